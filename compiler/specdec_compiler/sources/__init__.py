@@ -1,0 +1,1 @@
+"""Where models come from: GGUF files and Hugging Face folders, each read into a ModelSpec."""
