@@ -1,0 +1,75 @@
+"""What the decode core asks of the outside, and what it is sent back.
+
+A decode generator yields effects; only `Submit` is answered (with a `Readback`), the others are told. A pump may
+throw `Cancelled` in place of a readback (the submit was then not run), or the `DeviceFault` its backend raised.
+Knows no backend. Invariant: only ids, counts, flags and scores cross; weights, activations and KV never do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Write = tuple[str, int, list[int]]  # tensor name, first element, values
+Read = tuple[str, int, int]  # tensor name, first element, number of elements
+
+KINDS = ("prefill", "draft", "verify", "round", "score")
+
+
+class Submit(NamedTuple):
+    """One unit of device work: all writes land, then the calls run in order, then the reads are taken."""
+
+    kind: str  # one of KINDS
+    writes: list[Write]
+    calls: list[str]  # program names
+    reads: list[Read]
+
+
+class Readback(NamedTuple):
+    """The answer to a Submit: one list of numbers a read, one time a call."""
+
+    values: list[list[Any]]
+    ms: list[float]  # a backend that cannot split puts the total last and 0 elsewhere
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`done` of `total` prompt tokens are in the target's KV."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Tokens committed by one cycle, with that cycle's draft counts."""
+
+    ids: list[int]
+    num_drafted: int
+    num_accepted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The last effect of a run; `result` is the object that `--json` prints, less what the pump adds."""
+
+    result: dict[str, Any]
+
+
+Effect = Submit | Progress | Emit | Finish
+
+
+class Cancelled(Exception):
+    """Thrown into a decode generator in place of a readback: stop, keep what is committed."""
+
+
+def effect_json(effect: Effect) -> dict[str, Any]:
+    """The effect as the JSON object that crosses to JavaScript."""
+    if isinstance(effect, Submit):
+        return {"type": "submit", **effect._asdict()}
+    if isinstance(effect, Progress):
+        return {"type": "progress", "done": effect.done, "total": effect.total}
+    if isinstance(effect, Emit):
+        counts = {"num_drafted": effect.num_drafted, "num_accepted": effect.num_accepted}
+        return {"type": "emit", "ids": effect.ids, **counts}
+    return {"type": "finish", "result": effect.result}

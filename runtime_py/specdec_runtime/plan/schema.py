@@ -1,0 +1,211 @@
+"""The plan as frozen data: every field of plan.json, with its meaning.
+
+Knows neither JSON nor devices. The annotations are the format: codec.py derives the strict reader from them, so a
+field added here is a field of the file. Mind the two uses of one word: role "target" is the big model; a `Target`
+in `Plan.targets` is a kind of device ("cpu", "gpu") that the plan was compiled for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+MAX_ROWS = 8  # rows of out, logits and score: the widest verify pass
+TOKENS_SLACK = 64  # elements of `tokens` past the context, so that a full-width pass may start near its end
+
+DTYPE_BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4, "uint32": 4, "float32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanIds:
+    """SHA-256 (64 hex digits) of what the bundle was made from."""
+
+    recipe: str
+    weights: str
+    tokenizer: str
+    chat_template: str | None
+    kernels: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanText:
+    """Ids the decode loop and the text layer must know."""
+
+    bos_id: int | None
+    add_bos: bool
+    eos_ids: tuple[int, ...]
+    special_ids: tuple[int, ...]  # never shown as text
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model: the sizes the decode core and the memory view need."""
+
+    role: Literal["target", "draft"]
+    name: str
+    architecture: str
+    vocab_size: int
+    padded_vocab: int
+    max_context: int
+    num_layers: int
+    hidden: int
+    ffn: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    page_size: int
+    num_pages: int
+    prefill_width: int
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """One device allocation."""
+
+    name: str
+    bytes: int
+    lifetime: Literal["weight", "kv", "state", "scratch"]
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A typed window into a buffer."""
+
+    name: str
+    buffer: int
+    offset: int
+    dtype: Literal["int8", "uint8", "int16", "int32", "uint32", "float32"]
+    shape: tuple[int, ...]
+
+    @property
+    def num_elements(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelArg:
+    """One pointer (cpu) or storage binding (gpu) of a kernel."""
+
+    name: str
+    access: Literal["read", "write", "read_write"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One compiled function, and where its code lies in the target's module."""
+
+    name: str
+    op: str
+    entry: str
+    args: tuple[KernelArg, ...]
+    params: dict[str, int | str]
+    row_invariant: bool
+    workgroup: tuple[int, int, int]
+    source: tuple[int, int]
+    bindings: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """One run of a kernel."""
+
+    kernel: int
+    tensors: tuple[int, ...]
+    grid: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A flat list of dispatches: one pass of one model over up to `width` rows."""
+
+    name: str
+    model: str
+    width: int
+    dispatches: tuple[Dispatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Everything one kind of device needs."""
+
+    name: str
+    module: str
+    features: tuple[str, ...]
+    limits: dict[str, int]
+    buffers: tuple[Buffer, ...]
+    tensors: tuple[Tensor, ...]
+    kernels: tuple[Kernel, ...]
+    programs: tuple[Program, ...]
+
+    def program(self, name: str) -> Program:
+        """The program of that name; KeyError when the plan has none."""
+        return _named(self.programs, name)
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of that name; KeyError when the plan has none."""
+        return _named(self.tensors, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole plan."""
+
+    format: Literal["specdec-plan"]
+    version: Literal[1]
+    name: str
+    ids: PlanIds
+    text: PlanText
+    models: tuple[Model, ...]
+    targets: tuple[Target, ...]
+
+    @property
+    def target_model(self) -> Model:
+        """The big model."""
+        return self.models[0]
+
+    @property
+    def draft_model(self) -> Model | None:
+        """The draft model, where the recipe has one."""
+        return self.models[1] if len(self.models) > 1 else None
+
+    def target(self, name: str) -> Target:
+        """The device target of that name; KeyError when the plan has none."""
+        return _named(self.targets, name)
+
+
+def _named(items, name):
+    for item in items:
+        if item.name == name:
+            return item
+    raise KeyError(name)
+
+
+def program_widths(model: Model) -> dict[str, int]:
+    """Names and widths of the programs the decode core calls for this model."""
+    passes = ("verify", "score") if model.role == "target" else ("step",)
+    names = {f"{model.role}.prefill": model.prefill_width}
+    return names | {f"{model.role}.{kind}_{width}": width for kind in passes for width in model.widths}
+
+
+def host_tensors(models: tuple[Model, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Name -> (dtype, shape) of the tensors the decode core writes and reads."""
+    target = models[0]
+    named: dict[str, tuple[str, tuple[int, ...]]] = {
+        "tokens": ("int32", (target.max_context + TOKENS_SLACK,)),
+        "target.score_ids": ("int32", (MAX_ROWS,)),
+        "target.score": ("float32", (MAX_ROWS, 3)),
+    }
+    for model in models:
+        named[f"{model.role}.args"] = ("int32", (4,))
+        named[f"{model.role}.page_table"] = ("int32", (model.num_pages,))
+        named[f"{model.role}.out"] = ("int32", (MAX_ROWS, 2))
+    return named
