@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+
 from specdec_runtime.faults import ArtifactError, ContractError
 
 GROUP = 32
@@ -26,8 +27,8 @@ Format = Literal["q4", "q8"]
 MAX_WEIGHT = 1e15  # no trained weight comes near; squares of larger ones would overflow the search
 
 _CHUNK_WEIGHTS = 1 << 18  # weights quantized at once: the temporaries stay in the cache
-# Nibble i of a packed word holds k = 2 * (i % 4) + i // 4 of its 8: the nibbles of the lower half are the even
-# k's, those of the upper half the odd k's.
+# Nibble i of a packed word holds k = 2 * (i % 4) + i // 4 of its 8: the nibbles of the lower half are the
+# even k's, those of the upper half the odd k's.
 _NIBBLE_K = np.array([2 * (i % 4) + i // 4 for i in range(8)])
 _K_NIBBLE = np.argsort(_NIBBLE_K)
 

@@ -1,7 +1,8 @@
 """The strict reader of recipes (TOML): which champion, which draft, which formats.
 
 Knows no model and opens no weights. Invariants: an unknown key, a wrong type or a value outside the allowed
-ones is an ArtifactError that names the key's path and what is allowed; a Recipe that exists is valid by itself.
+ones is an ArtifactError that names the key's path and what is allowed; a Recipe that exists is valid by
+itself.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from specdec_runtime.faults import ArtifactError
-
 from specdec_compiler.quantize import Format
+from specdec_runtime.faults import ArtifactError
 
 DEFAULT_CONTEXT = 2048
 PAGE_SIZES = (8, 16, 32, 64, 128, 256)

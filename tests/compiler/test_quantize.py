@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from specdec_runtime.faults import ArtifactError, ContractError
 
 from specdec_compiler.quantize import (
     QuantWeight,
@@ -13,6 +12,7 @@ from specdec_compiler.quantize import (
     unpack_q4,
     unpack_q8,
 )
+from specdec_runtime.faults import ArtifactError, ContractError
 
 
 def random_weights(n: int, k: int, seed: int = 0) -> np.ndarray:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from specdec_runtime.faults import ArtifactError
 
 from specdec_compiler.recipe import ChampionRecipe, DraftRecipe, parse_recipe, read_recipe
+from specdec_runtime.faults import ArtifactError
 
 SMOLLM2 = Path(__file__).parents[2] / "models" / "recipes" / "smollm2-135m.toml"
 GOOD = """

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from specdec_runtime.faults import ArtifactError, ContractError
 
 from specdec_compiler.quantize import Format, QuantWeight
+from specdec_runtime.faults import ArtifactError, ContractError
 
 __all__ = [
     "Format",
@@ -28,8 +28,7 @@ __all__ = [
 
 Weight = QuantWeight | np.ndarray
 
-LAYER_MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
-LAYER_NORMS = ("attn_norm", "mlp_norm")
+_LAYER_PARTS = ("attn_norm", "q", "k", "v", "o", "mlp_norm", "gate", "up", "down")
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,11 @@ class ModelConfig:
     norm_eps: float
     context: int
     tied_embedding: bool
+
+    def tensor_names(self) -> list[str]:
+        """The stored tensors, in the order of use; "head" only when it is not tied to the embedding."""
+        layers = [f"layers.{i}.{part}" for i in range(self.num_layers) for part in _LAYER_PARTS]
+        return ["embed", *layers, "norm", *([] if self.tied_embedding else ["head"])]
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,10 @@ class Quantization:
     matrices: Format = "q4"
     embedding: Format = "q8"  # the embedding and an untied head
 
+    def for_tensor(self, name: str) -> Format:
+        """The format for the matrix called name."""
+        return self.embedding if name in ("embed", "head") else self.matrices
+
 
 @dataclass(frozen=True)
 class ModelSpec:
@@ -85,8 +93,7 @@ class ModelSpec:
 
     def names(self) -> list[str]:
         """The stored tensors, in the order of use; "head" only when it is not tied to the embedding."""
-        layers = [f"layers.{i}.{part}" for i in range(self.config.num_layers) for part in _LAYER_PARTS]
-        return ["embed", *layers, "norm", *([] if self.config.tied_embedding else ["head"])]
+        return self.config.tensor_names()
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape tensor(name) has: (N, K) of a matrix, (hidden,) of a norm. "head" works when tied too."""
@@ -100,9 +107,6 @@ class ModelSpec:
         stored = "embed" if name == "head" and self.config.tied_embedding else name
         tensor_shape(self.config, stored)
         return self.read(stored)
-
-
-_LAYER_PARTS = ("attn_norm", "q", "k", "v", "o", "mlp_norm", "gate", "up", "down")
 
 
 def tensor_shape(config: ModelConfig, name: str) -> tuple[int, ...]:

@@ -1,0 +1,164 @@
+"""Hugging Face folders of LlamaForCausalLM -> ModelSpec.
+
+Knows config.json and the tensor names; safetensors_file.py knows the container, hf_text.py the tokenizer's
+files. Rows of q and k are already in the order that rotate-half rope wants. Invariant: whatever would change
+the model's function and is not implemented is refused by its key.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from specdec_compiler.quantize import check_finite, check_groups, quantize
+from specdec_compiler.sources.hf_text import read_hf_text
+from specdec_compiler.sources.safetensors_file import FloatTensor, open_safetensors, read_json
+from specdec_compiler.sources.spec import (
+    ModelConfig,
+    ModelSpec,
+    Quantization,
+    Weight,
+    check_config,
+    tensor_shape,
+)
+from specdec_runtime.faults import ArtifactError
+
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+_TOP_NAMES = {"embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight"}
+
+# Keys of config.json that change the function, with the values that do not (the first is the default).
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu", "swish"),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "partial_rotary_factor": (1.0, None),
+    "rope_interleaved": (False, None),
+    "sliding_window": (None,),
+    "quantization_config": (None,),
+    "num_local_experts": (None, 0),
+    "no_rope_layers": (None, []),
+}
+
+
+def open_hf(folder: Path, quantization: Quantization) -> ModelSpec:
+    """Open a folder; tensors are read and quantized on demand.
+
+    Raises ArtifactError naming the file and the key or tensor: a missing or damaged file, an architecture or
+    feature that is not supported, a missing or unexpected tensor, a wrong shape or dtype; on reading a
+    tensor, a weight that is NaN or infinite.
+    """
+    config = _config(read_json(folder / "config.json"), folder)
+    tensors = open_safetensors(folder)
+    _check_tensors(tensors, config, folder)
+    text = read_hf_text(folder, config.vocab_size)
+    return ModelSpec(config, text, None, lambda name: _read(tensors, quantization, name))
+
+
+def _config(data: dict[str, Any], folder: Path) -> ModelConfig:
+    where = str(folder / "config.json")
+    if data.get("architectures") != ["LlamaForCausalLM"]:
+        message = f"architectures = {data.get('architectures')!r} is not supported"
+        raise ArtifactError(message, where, "use a LlamaForCausalLM model")
+    for key, neutral in _NEUTRAL.items():
+        if data.get(key, neutral[0]) not in neutral:
+            message = f"{key} = {data[key]!r} is not supported"
+            raise ArtifactError(message, where, f"use a model with {key} = {neutral[0]!r}")
+    hidden, heads = _integer(data, "hidden_size", where), _integer(data, "num_attention_heads", where)
+    head_dim = data.get("head_dim")
+    if head_dim is None and (heads <= 0 or hidden % heads):
+        message = f"{heads} heads do not divide the hidden size {hidden}"
+        raise ArtifactError(message, where, "correct the file or give head_dim")
+    config = ModelConfig(
+        architecture="llama",
+        name=str(data.get("_name_or_path") or folder.resolve().name),
+        vocab_size=_integer(data, "vocab_size", where),
+        hidden=hidden,
+        ffn=_integer(data, "intermediate_size", where),
+        num_layers=_integer(data, "num_hidden_layers", where),
+        num_heads=heads,
+        num_kv_heads=_integer(data, "num_key_value_heads", where, heads),
+        head_dim=hidden // heads if head_dim is None else _integer(data, "head_dim", where),
+        rope_theta=_rope_theta(data, where),
+        norm_eps=_number(data, "rms_norm_eps", where, 1e-6),
+        context=_integer(data, "max_position_embeddings", where, 2048),
+        tied_embedding=data.get("tie_word_embeddings", False) is True,
+    )
+    return check_config(config, where)
+
+
+def _rope_theta(data: dict[str, Any], where: str) -> float:
+    """The rope base: a key of its own, or (newer files) inside rope_parameters; scaling of any kind is
+    refused."""
+    for key in ("rope_scaling", "rope_parameters"):
+        rope = data.get(key)
+        if rope is None:
+            continue
+        kind = rope.get("rope_type", rope.get("type")) if isinstance(rope, dict) else rope
+        if kind != "default" or not set(rope) <= {"rope_type", "type", "rope_theta"}:
+            action = "use a model with plain rotary positions"
+            raise ArtifactError(f"{key} = {rope!r} is not supported", where, action)
+        if "rope_theta" in rope:
+            return _number(rope, "rope_theta", where)
+    return _number(data, "rope_theta", where, 10000.0)
+
+
+def _integer(data: dict[str, Any], key: str, where: str, default: int | None = None) -> int:
+    value = data.get(key)
+    value = default if value is None else value
+    if type(value) is not int:
+        raise ArtifactError(f"{key} = {value!r} is not an integer", where, "correct or get the file again")
+    return value
+
+
+def _number(data: dict[str, Any], key: str, where: str, default: float | None = None) -> float:
+    value = data.get(key, default)
+    if type(value) not in (int, float):
+        raise ArtifactError(f"{key} = {value!r} is not a number", where, "correct or get the file again")
+    return float(value)
+
+
+def _stored_name(name: str) -> str:
+    if name in _TOP_NAMES:
+        return _TOP_NAMES[name]
+    _, layer, part = name.split(".")
+    return f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight"
+
+
+def _check_tensors(tensors: dict[str, FloatTensor], config: ModelConfig, folder: Path) -> None:
+    wanted = {_stored_name(name): tensor_shape(config, name) for name in config.tensor_names()}
+    for stored, shape in wanted.items():
+        if stored not in tensors:
+            action = "use the whole folder of a Llama model"
+            raise ArtifactError("the tensor is missing", f"{folder}: tensor {stored}", action)
+        found = tensors[stored]
+        if found.shape != shape:
+            message = f"the tensor has shape {list(found.shape)}, config.json says {list(shape)}"
+            raise ArtifactError(message, found.where, "correct config.json or get the model again")
+        if len(shape) == 2:
+            check_groups(shape, found.where)
+    # A tied head may be stored again; old files store the rope frequencies, which follow from the base.
+    harmless = {"lm_head.weight"} if config.tied_embedding else set()
+    for stored, found in tensors.items():
+        if stored not in wanted and stored not in harmless and not stored.endswith("rotary_emb.inv_freq"):
+            raise ArtifactError(
+                "the tensor has no place in a plain Llama model", found.where, "use a model without it"
+            )
+
+
+def _read(tensors: dict[str, FloatTensor], quantization: Quantization, name: str) -> Weight:
+    stored = tensors[_stored_name(name)]
+    values = stored.read()
+    if values.ndim == 1:
+        check_finite(values, stored.where)
+        return values
+    return quantize(values, quantization.for_tensor(name), stored.where)
