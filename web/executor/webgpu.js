@@ -1,0 +1,199 @@
+// The WebGPU executor: one submit is one queue.submit and one mapped readback.
+//
+// Does not know: what the kernels compute, who asks. Invariants: buffers, pipelines, bind groups and dispatch lists
+// are made once; a submit waits on the device for a bounded time and ends in values or a DeviceFault; WebGPU
+// zero-fills new buffers, so KV and state begin as zeros.
+
+import { ContractError, DeviceFault } from "./faults.js";
+import { alignUp, hostRange, hostTensors, megabytes, memoryPlan, toNumbers } from "./layout.js";
+import { buildPrograms, compileKernels } from "./pipelines.js";
+import { WatchedDevice } from "./device.js";
+
+/** @typedef {import("./types.js").PlanTarget} PlanTarget */
+/** @typedef {import("./types.js").Submit} Submit */
+/** @typedef {import("./types.js").Readback} Readback */
+
+const ANSWER_MS = 60000;
+const SOFTWARE_ANSWER_MS = 600000; // a software adapter may need minutes for what a GPU does in milliseconds
+const MAX_TIMED_CALLS = 64;
+
+/** Milliseconds of each call of a submit, by timestamps written at the ends of its compute pass. */
+class CallTimer {
+  /** @param {GPUDevice} device */
+  constructor(device) {
+    this.bytes = 16 * MAX_TIMED_CALLS;
+    this.queries = device.createQuerySet({ type: "timestamp", count: 2 * MAX_TIMED_CALLS });
+    const usage = GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC;
+    this.resolved = device.createBuffer({ size: this.bytes, usage });
+  }
+
+  /** @param {number} call @returns {GPUComputePassDescriptor} */
+  pass(call) {
+    const writes = { querySet: this.queries, beginningOfPassWriteIndex: 2 * call, endOfPassWriteIndex: 2 * call + 1 };
+    return { timestampWrites: writes };
+  }
+
+  /** @param {GPUCommandEncoder} encoder @param {number} calls @param {GPUBuffer} staging @param {number} at */
+  resolve(encoder, calls, staging, at) {
+    encoder.resolveQuerySet(this.queries, 0, 2 * calls, this.resolved, 0);
+    encoder.copyBufferToBuffer(this.resolved, 0, staging, at, 16 * calls);
+  }
+}
+
+export class WebGpuExecutor {
+  /** @param {WatchedDevice} watched @param {PlanTarget} target @param {Uint8Array} module */
+  constructor(watched, target, module) {
+    this.info = { backend: "webgpu", adapter: watched.adapter.text };
+    this.watched = watched;
+    this.device = watched.device;
+    this.target = target;
+    this.module = module;
+    this.tensors = hostTensors(target);
+    this.answerMs = watched.adapter.software ? SOFTWARE_ANSWER_MS : ANSWER_MS;
+    this.timer = watched.hasTimestamps ? new CallTimer(this.device) : null;
+    /** @type {GPUBuffer[]} */
+    this.buffers = [];
+    /** @type {Map<string, import("./pipelines.js").Dispatch[]>} */
+    this.programs = new Map();
+    /** @type {GPUBuffer | null} */
+    this.staging = null;
+  }
+
+  /**
+   * @param {GPUAdapter} adapter @param {PlanTarget} target @param {Uint8Array} module
+   * @param {{timestamps: boolean}} options
+   * @returns {Promise<WebGpuExecutor>}
+   */
+  static async create(adapter, target, module, options) {
+    const watched = await WatchedDevice.create(adapter, target, options.timestamps);
+    const executor = new WebGpuExecutor(watched, target, module);
+    await executor.makeBuffers();
+    return executor;
+  }
+
+  async makeBuffers() {
+    const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
+    const make = () =>
+      this.target.buffers.map(({ name, bytes }) => this.device.createBuffer({ label: name, size: alignUp(bytes, 4), usage }));
+    try {
+      this.buffers = await this.watched.checked("GPU memory", make);
+    } catch (error) {
+      const need = `${megabytes(memoryPlan(this.target).total)} of GPU memory are needed`;
+      throw new DeviceFault(`${need}: ${/** @type {Error} */ (error).message}`, "GPU memory", "Use a smaller model");
+    }
+  }
+
+  weightSpace(/** @type {number} */ _buffer, /** @type {number} */ _offset, /** @type {number} */ bytes) {
+    return new Uint8Array(alignUp(bytes, 4)).subarray(0, bytes);
+  }
+
+  /** @param {number} buffer @param {number} offset @param {Uint8Array<ArrayBuffer>} space */
+  weightsArrived(buffer, offset, space) {
+    this.device.queue.writeBuffer(this.buffers[buffer], offset, space.buffer, 0, space.buffer.byteLength);
+  }
+
+  /** @param {(done: number, total: number) => void} onProgress */
+  async ready(onProgress) {
+    const kernels = await compileKernels(this.watched, this.target, this.module, onProgress);
+    const build = () => buildPrograms(this.device, this.target, kernels, this.buffers);
+    this.programs = await this.watched.checked("bind groups", build);
+  }
+
+  /** @param {number} bytes @returns {GPUBuffer} the mappable buffer of readbacks, grown when needed */
+  stagingOf(bytes) {
+    if (this.staging && this.staging.size >= bytes) return this.staging;
+    this.staging?.destroy();
+    const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
+    this.staging = this.device.createBuffer({ label: "readback", size: alignUp(Math.max(bytes, 4096), 256), usage });
+    return this.staging;
+  }
+
+  /** @param {GPUComputePassEncoder} pass @param {string} call */
+  encode(pass, call) {
+    const dispatches = this.programs.get(call);
+    if (!dispatches) throw new ContractError(`there is no program "${call}"`, "submit");
+    let current = null;
+    for (const { pipeline, group, grid } of dispatches) {
+      if (pipeline !== current) pass.setPipeline(pipeline);
+      current = pipeline;
+      pass.setBindGroup(0, group);
+      pass.dispatchWorkgroups(grid[0], grid[1], grid[2]);
+    }
+  }
+
+  /** @param {GPUCommandEncoder} encoder @param {string[]} calls @param {boolean} timed */
+  encodeCalls(encoder, calls, timed) {
+    if (calls.length === 0) return;
+    if (timed) {
+      calls.forEach((call, i) => {
+        const pass = encoder.beginComputePass(this.timer?.pass(i));
+        this.encode(pass, call);
+        pass.end();
+      });
+      return;
+    }
+    const pass = encoder.beginComputePass();
+    for (const call of calls) this.encode(pass, call);
+    pass.end();
+  }
+
+  /** @param {Submit} batch */
+  write(batch) {
+    for (const [name, offset, values] of batch.writes) {
+      const tensor = hostRange(this.tensors, name, offset, values.length);
+      const data = tensor.isFloat ? Float32Array.from(values) : Int32Array.from(values);
+      this.device.queue.writeBuffer(this.buffers[tensor.buffer], tensor.offset + 4 * offset, data);
+    }
+  }
+
+  /** @param {Submit} batch @returns {Promise<Readback>} */
+  async submit(batch) {
+    if (this.watched.fault) throw this.watched.fault;
+    const started = performance.now();
+    const ranges = batch.reads.map(([name, offset, count]) => hostRange(this.tensors, name, offset, count));
+    const timed = this.timer !== null && batch.calls.length > 0 && batch.calls.length <= MAX_TIMED_CALLS;
+    const timesAt = alignUp(4 * batch.reads.reduce((sum, [, , count]) => sum + count, 0), 8);
+    const bytes = timesAt + (timed ? 16 * batch.calls.length : 0);
+    const staging = this.stagingOf(bytes);
+    const encoder = this.device.createCommandEncoder();
+    this.write(batch);
+    this.encodeCalls(encoder, batch.calls, timed);
+    let at = 0;
+    batch.reads.forEach(([, offset, count], i) => {
+      encoder.copyBufferToBuffer(this.buffers[ranges[i].buffer], ranges[i].offset + 4 * offset, staging, at, 4 * count);
+      at += 4 * count;
+    });
+    if (timed) this.timer?.resolve(encoder, batch.calls.length, staging, timesAt);
+    this.device.queue.submit([encoder.finish()]);
+    await this.watched.answer(staging.mapAsync(GPUMapMode.READ, 0, alignUp(Math.max(bytes, 4), 8)), this.answerMs, "submit");
+    const mapped = staging.getMappedRange(0, alignUp(Math.max(bytes, 4), 8)).slice(0);
+    staging.unmap();
+    if (this.watched.fault) throw this.watched.fault;
+    return { values: split(mapped, batch.reads, ranges), ms: this.callTimes(batch, mapped, timesAt, timed, started) };
+  }
+
+  /** @param {Submit} batch @param {ArrayBuffer} mapped @param {number} at @param {boolean} timed @param {number} started */
+  callTimes(batch, mapped, at, timed, started) {
+    if (!timed) return batch.calls.map((_, i) => (i === batch.calls.length - 1 ? performance.now() - started : 0));
+    const stamps = new BigUint64Array(mapped, at, 2 * batch.calls.length);
+    return batch.calls.map((_, i) => Math.max(0, Number(stamps[2 * i + 1] - stamps[2 * i])) / 1e6);
+  }
+
+  close() {
+    this.watched.close();
+  }
+}
+
+/**
+ * @param {ArrayBuffer} mapped @param {import("./types.js").Read[]} reads
+ * @param {import("./layout.js").HostTensor[]} ranges
+ * @returns {number[][]}
+ */
+function split(mapped, reads, ranges) {
+  let at = 0;
+  return reads.map(([, , count], i) => {
+    const values = new (ranges[i].isFloat ? Float32Array : Int32Array)(mapped, at, count);
+    at += 4 * count;
+    return toNumbers(values);
+  });
+}

@@ -1,0 +1,145 @@
+// window.specdec: the page's side of the worker. Promises in, messages out; an answer, or a typed error, never a hang.
+//
+// Does not know: the screen. Invariants: a worker that dies, or says nothing for too long while it owes an answer, is
+// ended and every promise it owed is rejected; the next load starts a new worker.
+
+import { DeviceFault, RequestError, asSpecdecError, errorFromJson } from "../executor/faults.js";
+
+/** @typedef {Record<string, any>} Fields */
+/** @typedef {{resolve: (value: any) => void, reject: (error: Error) => void, hear: (fields: Fields) => void}} Owed */
+
+const WORKER_URL = new URL("../worker.js", import.meta.url);
+const SILENCE_MS = { load: 240000, wasm: 180000, webgpu: 660000 }; // the worker's own limits are shorter
+
+export class Client {
+  constructor() {
+    /** @type {Worker | null} */
+    this.worker = null;
+    /** @type {Map<number, Owed>} */
+    this.owed = new Map();
+    this.nextId = 1;
+    this.silenceMs = SILENCE_MS.load;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined;
+    /** What the last load said. @type {Fields | null} */
+    this.loaded = null;
+    /** Counts of the pump in the last request, for benchmarks: not part of a result. @type {Fields | null} */
+    this.stats = null;
+  }
+
+  /** Starts the worker, whose Python boots at once: call early. @returns {Worker} */
+  start() {
+    if (this.worker) return this.worker;
+    try {
+      this.worker = new Worker(WORKER_URL, { type: "module", name: "specdec" });
+    } catch (error) {
+      throw new DeviceFault(`no worker: ${/** @type {Error} */ (error).message}`, "Worker", "Use a current browser");
+    }
+    this.worker.onmessage = (event) => this.hear(event.data);
+    this.worker.onerror = (event) => {
+      event.preventDefault();
+      this.giveUp(new DeviceFault(`the worker failed: ${event.message || "it did not start"}`, "Worker", "Load again"));
+    };
+    this.worker.onmessageerror = () => this.giveUp(new DeviceFault("unreadable message", "Worker", "Load again"));
+    return this.worker;
+  }
+
+  /** @param {Fields} message */
+  hear({ id, kind, ...fields }) {
+    this.watch();
+    const owed = this.owed.get(id);
+    if (!owed) return;
+    if (kind === "progress" || kind === "text") {
+      owed.hear({ kind, ...fields });
+      return;
+    }
+    this.owed.delete(id);
+    this.watch();
+    if (kind === "result") owed.resolve(fields.result);
+    else owed.reject(errorFromJson(fields.error));
+  }
+
+  /** Winds the clock that ends a silent worker. */
+  watch() {
+    clearTimeout(this.timer);
+    if (this.owed.size === 0) return;
+    const seconds = this.silenceMs / 1000;
+    const fault = new DeviceFault(`the worker said nothing for ${seconds} s`, "Worker", "Load again");
+    this.timer = setTimeout(() => this.giveUp(fault), this.silenceMs);
+  }
+
+  /** @param {Error} error */
+  giveUp(error) {
+    clearTimeout(this.timer);
+    this.worker?.terminate();
+    this.worker = null;
+    this.loaded = null;
+    for (const owed of this.owed.values()) owed.reject(error);
+    this.owed.clear();
+  }
+
+  /** @param {Fields} message @param {(fields: Fields) => void} hear @returns {Promise<any>} */
+  ask(message, hear) {
+    return new Promise((resolve, reject) => {
+      const worker = this.start();
+      const id = this.nextId++;
+      this.owed.set(id, { resolve, reject, hear });
+      try {
+        worker.postMessage({ id, ...message });
+        this.watch();
+      } catch (error) {
+        this.owed.delete(id);
+        reject(asSpecdecError(error, "request"));
+      }
+    });
+  }
+
+  /**
+   * @param {string} bundleUrl the folder of a bundle
+   * @param {{backend?: string, timestamps?: boolean, onProgress?: (progress: Fields) => void}} [options]
+   * @returns {Promise<any>} device, load_ms, memory, ...
+   */
+  async load(bundleUrl, options = {}) {
+    if (typeof bundleUrl !== "string" || bundleUrl === "") {
+      throw new RequestError("no bundle is named", "bundle", "Open the page with ?bundle=URL");
+    }
+    const { onProgress = () => {}, ...rest } = options;
+    this.silenceMs = SILENCE_MS.load;
+    this.loaded = null;
+    const url = new URL(bundleUrl, document.baseURI).href;
+    const loaded = await this.ask({ op: "load", url, options: rest }, onProgress);
+    this.silenceMs = loaded.device.backend === "webgpu" ? SILENCE_MS.webgpu : SILENCE_MS.wasm;
+    this.loaded = loaded;
+    return loaded;
+  }
+
+  /** @param {string} op @param {Fields} request @param {(fields: Fields) => void} hear @returns {Promise<any>} */
+  async run(op, request, hear) {
+    if (!this.loaded) throw new RequestError("no bundle is loaded", op, "Load a bundle first");
+    const { result, stats } = await this.ask({ ...request, op }, hear);
+    this.stats = stats;
+    return result;
+  }
+
+  /**
+   * @param {Fields} request prompt | prompt_ids | messages, raw, system, max_tokens, drafter, k
+   * @param {(text: string, fields: Fields) => void} [onText] @param {(progress: Fields) => void} [onProgress]
+   * @returns {Promise<any>} the whole result, as `specdec-run --json` prints it
+   */
+  generate(request, onText = () => {}, onProgress = () => {}) {
+    return this.run("generate", request, (fields) => {
+      if (fields.kind === "text") onText(fields.text, fields);
+      else onProgress(fields);
+    });
+  }
+
+  /** @param {Fields} request prompt | prompt_ids, raw, system, score_ids, width @returns {Promise<any>} */
+  score(request, onProgress = (/** @type {Fields} */ _fields) => {}) {
+    return this.run("score", request, onProgress);
+  }
+
+  /** Ends the running request after the pass that is under way; its promise resolves with what there is. */
+  cancel() {
+    this.worker?.postMessage({ op: "cancel" });
+  }
+}

@@ -1,0 +1,157 @@
+// What the page shows: small functions from values to the screen. They decide nothing and ask nobody.
+
+import { asSpecdecError } from "../executor/faults.js";
+
+/** @template {HTMLElement} T @param {string} id @returns {T} */
+export function element(id) {
+  const found = document.getElementById(id);
+  if (!found) throw new Error(`the page has no element #${id}`);
+  return /** @type {T} */ (found);
+}
+
+/** @param {string} id @param {string} text */
+export function show(id, text) {
+  element(id).textContent = text;
+}
+
+/** @param {number} bytes @returns {string} */
+export function size(bytes) {
+  if (bytes < 1024 * 1024) return `${(bytes / 1024).toFixed(bytes < 10240 ? 1 : 0)} KiB`;
+  return `${(bytes / 2 ** 20).toFixed(bytes < 100 * 2 ** 20 ? 1 : 0)} MiB`;
+}
+
+/** @param {number} ms @returns {string} */
+export function duration(ms) {
+  return ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`;
+}
+
+/** @param {unknown} thrown */
+export function showFault(thrown) {
+  const error = asSpecdecError(thrown, "page");
+  show("fault-type", `${error.type}:`);
+  show("fault-text", error.toString());
+  element("fault").hidden = false;
+}
+
+export function hideFault() {
+  element("fault").hidden = true;
+}
+
+/** @param {{weight: number, kv: number, state: number, scratch: number, total: number}} memory */
+export function showMemory(memory) {
+  const rows = [
+    ["weights", memory.weight],
+    ["KV cache", memory.kv],
+    ["state and scratch", memory.state + memory.scratch],
+    ["total", memory.total],
+  ];
+  const made = rows.map(([name, bytes]) => {
+    const row = document.createElement("div");
+    row.className = name === "total" ? "total" : "";
+    const term = document.createElement("dt");
+    const value = document.createElement("dd");
+    term.textContent = String(name);
+    value.textContent = size(Number(bytes));
+    row.append(term, value);
+    return row;
+  });
+  element("memory").replaceChildren(...made);
+}
+
+/** Progress of a load. @param {Record<string, any>} progress */
+export function showProgress(progress) {
+  element("loading").hidden = false;
+  if (progress.stage === "plan") {
+    show("stage", `Loading ${progress.name}`);
+    show("detail", progress.reason ? `Running on the CPU: ${progress.reason}` : "");
+    show("model", progress.name);
+    showMemory(progress.memory);
+  }
+  if (progress.stage === "load") {
+    const { bytes, total_bytes: total, kernels_done: done, kernels_total: kernels } = progress;
+    element("bar").setAttribute("value", String(total ? bytes / total : 0));
+    const compiled = kernels > 1 ? `, ${done} of ${kernels} kernels` : "";
+    show("bytes", `${size(bytes)} of ${size(total)}${compiled}`);
+  }
+  if (progress.stage === "python") show("stage", "Starting Python");
+}
+
+/** @param {Record<string, any>} loaded what a load reported */
+export function showLoaded(loaded) {
+  const { device, model, reason } = loaded;
+  element("loading").hidden = true;
+  element("hello").hidden = false;
+  show("model", model.name);
+  const badge = element("device");
+  badge.hidden = false;
+  badge.textContent = device.backend === "wasm" ? "CPU (WebAssembly)" : `GPU (${device.adapter})`;
+  badge.title = [`${device.backend}: ${device.adapter}`, reason].filter(Boolean).join(" - ");
+  showMemory(loaded.memory);
+}
+
+/** The turns of the chat. */
+export class Log {
+  constructor() {
+    this.box = element("log");
+  }
+
+  /** @param {string} kind @param {string} text @returns {HTMLElement} */
+  turn(kind, text) {
+    element("hello").hidden = true;
+    const turn = document.createElement("div");
+    turn.className = `turn ${kind}`;
+    turn.textContent = text;
+    this.box.append(turn);
+    this.toEnd();
+    return turn;
+  }
+
+  toEnd() {
+    this.box.scrollTop = this.box.scrollHeight;
+  }
+
+  clear() {
+    for (const turn of this.box.querySelectorAll(".turn")) turn.remove();
+    element("hello").hidden = false;
+  }
+}
+
+/** One answer that grows; drafts that were accepted are marked. */
+export class Answer {
+  /** @param {Log} log */
+  constructor(log) {
+    this.log = log;
+    this.turn = log.turn("answer running waiting", "");
+    this.turn.dataset.wait = "thinking";
+  }
+
+  /** @param {number} done @param {number} total */
+  reading(done, total) {
+    this.turn.dataset.wait = `reading ${done} of ${total} tokens`;
+  }
+
+  /** @param {string[]} pieces @param {number} accepted the first so many were drafted */
+  add(pieces, accepted) {
+    const { box } = this.log;
+    const follows = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    pieces.forEach((text, i) => {
+      if (text === "") return;
+      this.turn.classList.remove("waiting");
+      const span = document.createElement("span");
+      span.className = i < accepted ? "accepted" : "";
+      span.textContent = text;
+      this.turn.append(span);
+    });
+    if (follows) this.log.toEnd();
+  }
+
+  /** @param {string} note said under the answer */
+  end(note) {
+    this.turn.classList.remove("running", "waiting");
+    if (!note) return;
+    const line = document.createElement("span");
+    line.className = "note";
+    line.textContent = note;
+    this.turn.append(line);
+  }
+}

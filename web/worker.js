@@ -1,0 +1,113 @@
+// The worker: hears the page's messages and answers each with progress, text, and one result or error.
+//
+// A message in: {id, op: "load" | "generate" | "score" | "cancel", ...}. Messages out: {id, kind: "progress" | "text"
+// | "result" | "error", ...}. Invariants: every message but cancel is answered by exactly one result or error; one
+// request runs at a time; nothing here waits without a time limit.
+
+import { RequestError, asSpecdecError } from "./executor/faults.js";
+import { loadBundle } from "./worker/load.js";
+import { Pump } from "./worker/pump.js";
+import { PythonHost } from "./worker/python.js";
+
+const GENERATE_DEFAULTS = { max_tokens: 256, drafter: "ngram", k: 4 };
+
+const python = new PythonHost(); // boots while the bundle downloads
+
+/** @type {{text: import("./worker/text.js").BundleText, executor: any, pump: Pump, loadMs: number} | null} */
+let loaded = null;
+let busy = false;
+
+/** @typedef {Record<string, any>} Message */
+/** @typedef {(kind: string, fields: Record<string, any>) => void} Say */
+
+/** @param {Message} message @param {Say} say */
+async function load(message, say) {
+  const start = performance.now();
+  loaded?.executor.close();
+  loaded = null;
+  const made = await loadBundle(message.url, message.options ?? {}, (progress) => say("progress", progress));
+  try {
+    say("progress", { stage: "python" });
+    const engine = await python.engine(made.planText);
+    const loadMs = performance.now() - start;
+    loaded = { text: made.text, executor: made.executor, pump: new Pump(engine, made.executor), loadMs };
+    return { ...made.report, load_ms: loadMs };
+  } catch (error) {
+    made.executor.close();
+    throw error;
+  }
+}
+
+function ready() {
+  if (!loaded) throw new RequestError("no bundle is loaded", "load", "Load a bundle first");
+  return loaded;
+}
+
+/** @param {Message} request @param {Say} say */
+async function generate(request, say) {
+  const { text, executor, pump, loadMs } = ready();
+  const { max_tokens, drafter, k } = { ...GENERATE_DEFAULTS, ...request };
+  const prompt_ids = text.promptIds(request);
+  const stream = text.stream();
+  let whole = "";
+  const onEmit = (/** @type {import("./worker/pump.js").Emit} */ emit) => {
+    const pieces = emit.ids.map((id) => stream.push(id));
+    whole += pieces.join("");
+    say("text", { text: pieces.join(""), pieces, ...emit });
+  };
+  const onProgress = (/** @type {number} */ done, /** @type {number} */ total) => {
+    say("progress", { stage: "prefill", done, total });
+  };
+  const { result, clock } = await pump.run({ op: "generate", prompt_ids, max_tokens, drafter, k }, { onEmit, onProgress });
+  const rest = stream.finish();
+  if (rest) say("text", { text: rest, pieces: [rest], ids: [], num_drafted: 0, num_accepted: 0 });
+  const timing_ms = clock.timing(loadMs);
+  return { result: { ...result, text: whole + rest, timing_ms, device: executor.info }, stats: clock.stats };
+}
+
+/** @param {Message} request @param {Say} say */
+async function score(request, say) {
+  const { text, executor, pump, loadMs } = ready();
+  const { score_ids, width } = request;
+  const prompt_ids = text.promptIds(request);
+  const onProgress = (/** @type {number} */ done, /** @type {number} */ total) => {
+    say("progress", { stage: "score", done, total });
+  };
+  const listener = { onEmit: () => {}, onProgress };
+  const ask = { op: "score", prompt_ids, score_ids, width: width ?? 1 };
+  const { result, clock } = await pump.run(ask, listener);
+  const timing_ms = clock.timing(loadMs);
+  return { result: { prompt_ids, ...result, timing_ms, device: executor.info }, stats: clock.stats };
+}
+
+/** @type {Record<string, (message: Message, say: Say) => Promise<any>>} */
+const OPERATIONS = { load, generate, score };
+
+/** @param {Message} message @param {Say} say */
+async function answer(message, say) {
+  const operation = OPERATIONS[message.op];
+  try {
+    if (!operation) throw new RequestError(`unknown operation "${message.op}"`, "worker", "Use load, generate or score");
+    if (busy) throw new RequestError("another request is running", message.op, "Wait for it, or cancel it");
+    busy = true;
+    try {
+      say("result", { result: await operation(message, say) });
+    } finally {
+      busy = false;
+    }
+  } catch (error) {
+    say("error", { error: asSpecdecError(error, message.op).toJson() });
+  }
+}
+
+self.onmessage = (/** @type {MessageEvent<Message>} */ event) => {
+  const message = event.data;
+  if (message.op === "cancel") {
+    loaded?.pump.cancel();
+    return;
+  }
+  const say = (/** @type {string} */ kind, /** @type {Record<string, any>} */ fields) => {
+    self.postMessage({ id: message.id, kind, ...fields });
+  };
+  void answer(message, say);
+};

@@ -1,0 +1,160 @@
+// Loading a bundle: which backend, what to download, where the bytes go, all at once where it can be.
+//
+// Does not know: Python, requests. Invariants: the memory is counted and told before any weight is downloaded; every
+// file's hash is checked; each weight buffer is exactly as long as its files together.
+
+import { Bundle } from "../executor/bundle.js";
+import { findAdapter } from "../executor/device.js";
+import { ArtifactError, DeviceFault, RequestError } from "../executor/faults.js";
+import { memoryPlan } from "../executor/layout.js";
+import { loadPlan } from "../executor/plan.js";
+import { WasmExecutor } from "../executor/wasm.js";
+import { WebGpuExecutor } from "../executor/webgpu.js";
+import { BundleText } from "./text.js";
+
+/** @typedef {import("../executor/types.js").Plan} Plan */
+/** @typedef {import("../executor/types.js").PlanTarget} PlanTarget */
+/** @typedef {import("../executor/types.js").Executor} Executor */
+/** @typedef {{backend: string, adapter: GPUAdapter | null, target: PlanTarget, reason: string}} Choice */
+/** @typedef {(progress: Record<string, any>) => void} OnProgress */
+/** @typedef {{path: string, buffer: number, offset: number, bytes: number}} Shard */
+
+const CONNECTIONS = 3;
+
+/** @param {Plan} plan @param {string} name @returns {PlanTarget | undefined} */
+const targetOf = (plan, name) => plan.targets.find((target) => target.name === name);
+
+/**
+ * The backend to use. "auto": WebGPU where a real GPU meets the plan's limits, else WASM, with the reason told.
+ * @param {Plan} plan @param {string} wanted
+ * @returns {Promise<Choice>}
+ */
+export async function chooseBackend(plan, wanted) {
+  if (!["auto", "wasm", "webgpu"].includes(wanted)) {
+    throw new RequestError(`unknown backend "${wanted}"`, "backend", "Choose auto, wasm or webgpu");
+  }
+  const gpu = targetOf(plan, "gpu");
+  const cpu = targetOf(plan, "cpu");
+  let reason = wanted === "wasm" ? "" : "the bundle has no WebGPU kernels";
+  if (gpu && wanted !== "wasm") {
+    const found = await findAdapter(gpu, wanted === "webgpu");
+    if (found.adapter) return { backend: "webgpu", adapter: found.adapter, target: gpu, reason: "" };
+    reason = found.reason;
+  }
+  if (wanted === "webgpu") throw new DeviceFault(`WebGPU cannot be used: ${reason}`, "backend", "Choose the WASM backend");
+  if (!cpu) throw new ArtifactError("the bundle has no WASM kernels", "plan.json", "Build it with a cpu target");
+  return { backend: "wasm", adapter: null, target: cpu, reason };
+}
+
+/** @param {Bundle} bundle @param {PlanTarget} target @returns {Shard[]} where each weight file goes */
+function weightShards(bundle, target) {
+  /** @type {Shard[]} */
+  const shards = [];
+  target.buffers.forEach((buffer, index) => {
+    let offset = 0;
+    for (const path of buffer.files) {
+      const { bytes } = bundle.file(path);
+      shards.push({ path, buffer: index, offset, bytes });
+      offset += bytes;
+    }
+    if (buffer.files.length && offset !== buffer.bytes) {
+      const message = `the files of buffer ${buffer.name} hold ${offset} bytes, the plan says ${buffer.bytes}`;
+      throw new ArtifactError(message, "plan.json", "Build the bundle again");
+    }
+  });
+  return shards;
+}
+
+/** @param {Bundle} bundle @param {Executor} executor @param {Shard[]} shards @param {(bytes: number) => void} onBytes */
+async function downloadWeights(bundle, executor, shards, onBytes) {
+  const waiting = [...shards];
+  let failed = false;
+  const lane = async () => {
+    for (let shard = waiting.shift(); shard && !failed; shard = waiting.shift()) {
+      const space = executor.weightSpace(shard.buffer, shard.offset, shard.bytes);
+      await bundle.fetchInto(shard.path, space, onBytes);
+      executor.weightsArrived(shard.buffer, shard.offset, space);
+    }
+  };
+  const lanes = Array.from({ length: CONNECTIONS }, () => lane().catch((error) => {
+    failed = true; // the other lanes stop after their file
+    throw error;
+  }));
+  await Promise.all(lanes);
+}
+
+/** @param {Choice} choice @param {Uint8Array<ArrayBuffer>} module @param {boolean} timestamps @returns {Promise<Executor>} */
+async function makeExecutor({ adapter, target }, module, timestamps) {
+  if (adapter) return WebGpuExecutor.create(adapter, target, module, { timestamps });
+  return WasmExecutor.create(target, module);
+}
+
+/** Progress of one load: bytes of all files that this backend needs, and kernels made ready. */
+class Meter {
+  /** @param {OnProgress} onProgress */
+  constructor(onProgress) {
+    this.onProgress = onProgress;
+    this.bytes = 0;
+    this.total = 0;
+    this.kernels = [0, 0];
+    this.told = 0;
+  }
+
+  /** @param {number} bytes */
+  add(bytes) {
+    this.bytes += bytes;
+    if (performance.now() - this.told > 50 || this.bytes === this.total) this.tell();
+  }
+
+  /** @param {number} done @param {number} total */
+  compiled(done, total) {
+    this.kernels = [done, total];
+    this.tell();
+  }
+
+  tell() {
+    this.told = performance.now();
+    const [kernels_done, kernels_total] = this.kernels;
+    this.onProgress({ stage: "load", bytes: this.bytes, total_bytes: this.total, kernels_done, kernels_total });
+  }
+}
+
+/**
+ * @param {string} url @param {{backend?: string, timestamps?: boolean}} options @param {OnProgress} onProgress
+ * @returns {Promise<{planText: string, plan: Plan, text: BundleText, executor: Executor, report: Record<string, any>}>}
+ */
+export async function loadBundle(url, options, onProgress) {
+  const bundle = await Bundle.open(url);
+  const planText = await bundle.text("plan.json");
+  const plan = loadPlan(planText);
+  const choice = await chooseBackend(plan, options.backend ?? "auto");
+  const { target } = choice;
+  const shards = weightShards(bundle, target);
+  const memory = memoryPlan(target);
+  const { name, license, compiler } = bundle.manifest;
+  onProgress({ stage: "plan", name, backend: choice.backend, reason: choice.reason, memory });
+  const small = ["tokenizer.json", target.module, ...(plan.ids.chat_template === null ? [] : ["chat_template.jinja"])];
+  const meter = new Meter(onProgress);
+  meter.total = [...small, ...shards.map((shard) => shard.path)].reduce((sum, path) => sum + bundle.file(path).bytes, 0);
+  const count = meter.add.bind(meter);
+  const module = await bundle.bytes(target.module, count);
+  const executor = await makeExecutor(choice, module, options.timestamps === true);
+  try {
+    const loadText = async () => {
+      const tokenizer = await bundle.text("tokenizer.json", count);
+      const template = plan.ids.chat_template === null ? null : await bundle.text("chat_template.jinja", count);
+      return BundleText.load(tokenizer, template, plan.text);
+    };
+    const [text] = await Promise.all([
+      loadText(),
+      executor.ready(meter.compiled.bind(meter)),
+      downloadWeights(bundle, executor, shards, count),
+    ]);
+    const model = { name, license, compiler, has_template: text.template !== null, roles: plan.models.map((m) => m.role) };
+    const report = { device: executor.info, reason: choice.reason, memory, model, context: plan.models[0].max_context };
+    return { planText, plan, text, executor, report };
+  } catch (error) {
+    executor.close();
+    throw error;
+  }
+}

@@ -1,0 +1,141 @@
+// The pump: carries submits from Python's decode core to the executor and readbacks back, until the request ends.
+//
+// Does not know: tokens' meaning, kernels, the page. Invariants: Python is entered once a submit, by a plain
+// synchronous call; a synchronous executor stays synchronous; between submits the worker's messages are heard, so
+// that a cancel takes effect before the next one.
+
+import { SpecdecError, errorFromJson } from "../executor/faults.js";
+
+/** @typedef {import("../executor/types.js").Executor} Executor */
+/** @typedef {import("../executor/types.js").Submit} Submit */
+/** @typedef {import("../executor/types.js").Readback} Readback */
+/** @typedef {{ids: number[], num_drafted: number, num_accepted: number}} Emit */
+/** @typedef {{onEmit: (emit: Emit) => void, onProgress: (done: number, total: number) => void}} Listener */
+
+/**
+ * Times of one request, by the rules of specdec_runtime/drive.py: prefill = from the start to the first submit that is
+ * not a prefill; decode = from there to the end; draft, verify = the calls within it; other = the rest of it.
+ */
+export class Clock {
+  constructor() {
+    this.start = performance.now();
+    /** @type {number | null} */
+    this.firstToken = null;
+    /** @type {number | null} */
+    this.prefill = null;
+    this.draft = 0;
+    this.verify = 0;
+    this.stats = { num_sends: 0, python_ms: 0, num_submits: 0, submit_ms: 0 };
+  }
+
+  /** @param {Submit} batch */
+  submits(batch) {
+    if (batch.kind !== "prefill") this.prefill ??= performance.now() - this.start;
+  }
+
+  /** @param {Submit} batch @param {Readback} readback @param {number} wall */
+  ran(batch, readback, wall) {
+    this.stats.num_submits += 1;
+    this.stats.submit_ms += wall;
+    if (batch.kind === "prefill") return;
+    batch.calls.forEach((call, i) => {
+      if (call.startsWith("draft.")) this.draft += readback.ms[i];
+      else this.verify += readback.ms[i];
+    });
+  }
+
+  emitted() {
+    this.firstToken ??= performance.now() - this.start;
+  }
+
+  /** @param {number} loadMs @returns {Record<string, number | null>} the `timing_ms` of a result */
+  timing(loadMs) {
+    const total = performance.now() - this.start;
+    const prefill = this.prefill ?? total;
+    const decode = total - prefill;
+    const { draft, verify, firstToken: first_token } = this;
+    return { load: loadMs, first_token, prefill, decode, draft, verify, other: decode - draft - verify };
+  }
+}
+
+/** Lets the worker hear its messages: a task of its own, some microseconds, where a timer would cost 4 ms. */
+class Breath {
+  constructor() {
+    const { port1, port2 } = new MessageChannel();
+    /** @type {() => void} */
+    this.wake = () => {};
+    port1.onmessage = () => this.wake();
+    this.port = port2;
+  }
+
+  /** @returns {Promise<void>} */
+  take() {
+    return new Promise((resolve) => {
+      this.wake = resolve;
+      this.port.postMessage(0);
+    });
+  }
+}
+
+export class Pump {
+  /** @param {import("./python.js").Engine} engine @param {Executor} executor */
+  constructor(engine, executor) {
+    this.engine = engine;
+    this.executor = executor;
+    this.breath = new Breath();
+  }
+
+  /** The running request ends, with what is committed, before its next submit. */
+  cancel() {
+    this.engine.cancel();
+  }
+
+  /** @param {Clock} clock @param {() => string} enter @returns {any[]} the effects that Python gave */
+  python(clock, enter) {
+    const start = performance.now();
+    const effects = JSON.parse(enter());
+    clock.stats.python_ms += performance.now() - start;
+    clock.stats.num_sends += 1;
+    return effects;
+  }
+
+  /** @param {Clock} clock @param {Submit} batch @returns {Promise<any[]>} */
+  async step(clock, batch) {
+    clock.submits(batch);
+    const start = performance.now();
+    let readback;
+    try {
+      const answer = this.executor.submit(batch);
+      readback = answer instanceof Promise ? await answer : answer;
+      if (readback === answer) await this.breath.take();
+    } catch (error) {
+      if (!(error instanceof SpecdecError)) throw error;
+      return this.python(clock, () => this.engine.fail(JSON.stringify({ error: error.toJson() })));
+    }
+    clock.ran(batch, readback, performance.now() - start);
+    const text = JSON.stringify(readback);
+    return this.python(clock, () => this.engine.send(text));
+  }
+
+  /**
+   * Run one request to its end.
+   * @param {object} request @param {Listener} listener
+   * @returns {Promise<{result: any, clock: Clock}>}
+   */
+  async run(request, listener) {
+    const clock = new Clock();
+    let effects = this.python(clock, () => this.engine.start(JSON.stringify(request)));
+    for (;;) {
+      const last = effects[effects.length - 1];
+      for (const effect of effects) {
+        if (effect.type === "progress") listener.onProgress(effect.done, effect.total);
+        if (effect.type !== "emit") continue;
+        clock.emitted();
+        listener.onEmit(effect);
+      }
+      if (last.type === "finish") return { result: last.result, clock };
+      if (last.type === "error") throw errorFromJson(last.error);
+      effects = await this.step(clock, last);
+    }
+  }
+}
