@@ -1,7 +1,8 @@
 """The four error families: who is at fault, where, and what to do about it.
 
-Knows nothing of plans, models or devices. Invariant: every error a user can meet is one of these four, and its
-JSON form (`error_json`) carries everything the text form says, so that it crosses to JavaScript and back unchanged.
+Knows nothing of plans, models or devices. Invariant: every error a user can meet is one of these four, and
+its JSON form (`error_json`) carries everything the text form says, so that it crosses to JavaScript and
+back unchanged.
 """
 
 from __future__ import annotations

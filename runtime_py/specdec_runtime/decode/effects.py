@@ -1,14 +1,18 @@
 """What the decode core asks of the outside, and what it is sent back.
 
-A decode generator yields effects; only `Submit` is answered (with a `Readback`), the others are told. A pump may
-throw `Cancelled` in place of a readback (the submit was then not run), or the `DeviceFault` its backend raised.
-Knows no backend. Invariant: only ids, counts, flags and scores cross; weights, activations and KV never do.
+A decode generator yields effects; only `Submit` is answered (with a `Readback`), the others are told. A
+pump may throw `Cancelled` in place of a readback (the submit was then not run), or the `DeviceFault` its
+backend raised. Knows no backend. Invariant: only ids, counts, flags and scores cross; weights, activations
+and KV never do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+from specdec_runtime.faults import ContractError
 
 Write = tuple[str, int, list[int]]  # tensor name, first element, values
 Read = tuple[str, int, int]  # tensor name, first element, number of elements
@@ -57,6 +61,15 @@ class Finish:
 
 
 Effect = Submit | Progress | Emit | Finish
+Effects = Generator[Effect, Any, None]  # sent a Readback for a Submit, None for anything else
+
+
+def check_readback(batch: Submit, readback: Readback) -> None:
+    """A readback of another shape than was asked for is a bug of the pump or the backend."""
+    found = [len(values) for values in readback.values]
+    wanted = [count for _, _, count in batch.reads]
+    if found != wanted:
+        raise ContractError(f"reads of {wanted} numbers were answered with {found}", "Readback.values")
 
 
 class Cancelled(Exception):

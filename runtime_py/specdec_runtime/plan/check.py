@@ -1,9 +1,9 @@
 """Cross-reference checks of a well-formed plan: what a type cannot say.
 
-Knows the meaning of the fields, not their JSON form (codec.py does) and not the files of the bundle. Invariant: a
-plan that passes can be executed without a further bounds check on any index, offset or size in it; a plan that does
-not ends in an ArtifactError whose `where` is the JSON path of the first wrong value. Checked in the order: models,
-text, ids, then each target's buffers, tensors, kernels, programs.
+Knows the meaning of the fields, not their JSON form (codec.py does) and not the files of the bundle.
+Invariant: a plan that passes can be executed without a further bounds check on any index, offset or size in
+it; a plan that does not ends in an ArtifactError whose `where` is the JSON path of the first wrong value.
+Checked in the order: models, text, ids, then each target's buffers, tensors, kernels, programs.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ def _check_writes(target: Target, dispatch, path: str) -> None:
     """A written tensor is no weight, and shares no byte with another argument of the same dispatch."""
     args = target.kernels[dispatch.kernel].args
     spans = [_span(target, tensor) for tensor in dispatch.tensors]
-    for number, (arg, (buffer, start, end)) in enumerate(zip(args, spans)):
-        if arg.access == "read":
+    for number, (buffer, start, end) in enumerate(spans):
+        if args[number].access == "read":
             continue
         here = f"{path}.tensors[{number}]"
         _require(target.buffers[buffer].lifetime != "weight", here, "a kernel writes to a weight")

@@ -1,8 +1,9 @@
 """plan.json to `Plan` and back: a strict reader and a canonical writer.
 
-Knows the shapes in schema.py and nothing of their meaning (check.py does). Invariants: an unknown, missing or
-mistyped key is an ArtifactError whose `where` is its JSON path (`$.models[0].hidden`); there are no floats and no
-defaults; `dump_plan(read_plan(text))` is the canonical form of text: sorted keys, no spaces, ASCII.
+Knows the shapes in schema.py and nothing of their meaning (check.py does). Invariants: an unknown, missing
+or mistyped key is an ArtifactError whose `where` is its JSON path (`$.models[0].hidden`); there are no
+floats and no defaults; `dump_plan(read_plan(text))` is the canonical form of text: sorted keys, no spaces,
+ASCII.
 """
 
 from __future__ import annotations

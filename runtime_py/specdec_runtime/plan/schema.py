@@ -1,8 +1,8 @@
 """The plan as frozen data: every field of plan.json, with its meaning.
 
-Knows neither JSON nor devices. The annotations are the format: codec.py derives the strict reader from them, so a
-field added here is a field of the file. Mind the two uses of one word: role "target" is the big model; a `Target`
-in `Plan.targets` is a kind of device ("cpu", "gpu") that the plan was compiled for.
+Knows neither JSON nor devices. The annotations are the format: codec.py derives the strict reader from
+them, so a field added here is a field of the file. Mind the two uses of one word: role "target" is the big
+model; a `Target` in `Plan.targets` is a kind of device ("cpu", "gpu") that the plan was compiled for.
 """
 
 from __future__ import annotations

@@ -1,0 +1,182 @@
+"""A backend of tables: the executor protocol over plain lists, with functions in place of models.
+
+A model is a function from the tokens before a position to the id that follows. Everything around it is
+emulated as a device would do it: tokens are read by absolute position, each one is appended to a KV cell
+found through the page table, and a row sees only what those cells hold. So a wrong rollback, a lost page
+table entry, a shifted row or a stale token changes the answer, as it would on a GPU. Knows the programs'
+names and host tensors, no kernel. Invariants: cells are never cleared; a cell written for another position,
+or never written, reads as a negative id; anything out of range is a ContractError, where hardware would
+corrupt memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specdec_runtime.decode.effects import KINDS, Readback, Submit
+from specdec_runtime.faults import ContractError
+from specdec_runtime.plan.schema import Model, Plan, host_tensors, program_widths
+
+NextId = Callable[[tuple[int, ...]], int]  # tokens of positions 0..p -> id for position p + 1
+Scores = Callable[
+    [tuple[int, ...], int], tuple[float, float, float]
+]  # and a given id -> margin, logprob, top logit
+
+POISON = -1  # what nobody wrote
+
+
+def table(entries: Mapping[tuple[int, ...], int], default: int = 0) -> NextId:
+    """A model from a table of prefixes."""
+    return lambda prefix: entries.get(prefix, default)
+
+
+def flat_scores(prefix: tuple[int, ...], token_id: int) -> tuple[float, float, float]:
+    """Scores that depend on both arguments and on nothing else."""
+    mix = hash((prefix, token_id)) % 1000
+    return mix / 1000.0, -mix / 100.0, mix / 10.0
+
+
+@dataclass
+class Script:
+    """What goes wrong, and when; submits count from 0 over the life of the backend."""
+
+    not_finite: set[tuple[int, str, int]] = field(default_factory=set)  # (submit, program, row)
+    fail_before: dict[int, Exception] = field(default_factory=dict)  # nothing of the submit happens
+    fail_after: dict[int, Exception] = field(default_factory=dict)  # all of it happens but the readback
+
+
+class _Lane:
+    """One model's programs and KV cells."""
+
+    def __init__(self, model: Model, next_id: NextId, tensors: dict[str, list[Any]]) -> None:
+        self.model = model
+        self.next_id = next_id
+        self.prefixes: list[tuple[int, ...]] = []  # of the rows of the last pass
+        self._tensors = tensors
+        self._cells: list[list[tuple[int, int]]] = [
+            [(POISON, POISON)] * model.page_size for _ in range(model.num_pages)
+        ]
+
+    def tensor(self, name: str) -> list[Any]:
+        return self._tensors[f"{self.model.role}.{name}"]
+
+    def rows(self, width: int) -> tuple[int, int]:
+        """Start and number of valid rows of the pass that args describe."""
+        start, num_rows, _, _ = self.tensor("args")
+        inside = start >= 0 and start + num_rows <= self.model.max_context
+        if not inside or not 1 <= num_rows <= width:
+            raise ContractError(f"{num_rows} rows at {start} in a pass of {width}", f"{self.model.role}.args")
+        return start, num_rows
+
+    def append(self, position: int) -> None:
+        """Token at this position -> its KV cell."""
+        page, slot = self._place(position)
+        self._cells[page][slot] = (position, self._tensors["tokens"][position])
+
+    def prefix(self, position: int) -> tuple[int, ...]:
+        """Tokens 0..position as the KV has them."""
+        return tuple([self._read(place) for place in range(position + 1)])
+
+    def _read(self, position: int) -> int:
+        page, slot = self._place(position)
+        written_for, token_id = self._cells[page][slot]
+        return token_id if written_for == position else POISON - abs(token_id)
+
+    def _place(self, position: int) -> tuple[int, int]:
+        logical, slot = divmod(position, self.model.page_size)
+        page = self.tensor("page_table")[logical]
+        if not 0 <= page < self.model.num_pages:
+            raise ContractError(f"logical page {logical} is at {page}", f"{self.model.role}.page_table")
+        return page, slot
+
+
+class ScriptedBackend:
+    """Runs a plan's programs on functions; `submits` and `readbacks` record all of it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        target: NextId,
+        draft: NextId | None = None,
+        script: Script | None = None,
+        scores: Scores = flat_scores,
+    ) -> None:
+        self.info: dict[str, Any] = {"backend": "scripted", "adapter": "tables"}
+        self.submits: list[Submit] = []
+        self.readbacks: list[Readback | None] = []  # None where the submit failed
+        self.tensors: dict[str, list[Any]] = {}
+        for name, (_, shape) in host_tensors(plan.models).items():
+            self.tensors[name] = [POISON] * (shape[0] * (shape[1] if len(shape) > 1 else 1))
+        functions = {"target": target, "draft": draft or target}
+        self._lanes = {m.role: _Lane(m, functions[m.role], self.tensors) for m in plan.models}
+        self._widths = {name: width for model in plan.models for name, width in program_widths(model).items()}
+        self._script = script or Script()
+        self._scores = scores
+
+    def submit(self, batch: Submit) -> Readback:
+        number = len(self.submits)
+        self.submits.append(batch)
+        self.readbacks.append(None)
+        if batch.kind not in KINDS:
+            raise ContractError(f"there is no submit of kind {batch.kind!r}", "Submit.kind")
+        if number in self._script.fail_before:
+            raise self._script.fail_before[number]
+        for name, first, values in batch.writes:
+            self._write(name, first, list(values))
+        for program in batch.calls:
+            self._call(program, number)
+        if number in self._script.fail_after:
+            raise self._script.fail_after[number]
+        values = [self._read(name, first, count) for name, first, count in batch.reads]
+        self.readbacks[number] = readback = Readback(values, [0.0] * len(batch.calls))
+        return readback
+
+    def close(self) -> None:
+        self._lanes = {}
+
+    def _span(self, name: str, first: int, count: int) -> list[Any]:
+        tensor = self.tensors.get(name)
+        if tensor is None or count < 1 or not 0 <= first <= len(tensor) - count:
+            raise ContractError(f"elements {first} to {first + count} are not in the tensor", name)
+        return tensor
+
+    def _write(self, name: str, first: int, values: list[int]) -> None:
+        self._span(name, first, len(values))[first : first + len(values)] = values
+
+    def _read(self, name: str, first: int, count: int) -> list[Any]:
+        return self._span(name, first, count)[first : first + count]
+
+    def _call(self, program: str, number: int) -> None:
+        if program not in self._widths:
+            raise ContractError("there is no such program", program)
+        role, operation = program.split(".")
+        lane, width = self._lanes[role], self._widths[program]
+        if operation.startswith("score"):
+            self._score(lane, width)
+            return
+        start, num_rows = lane.rows(width)
+        for row in range(num_rows):
+            lane.append(start + row)
+        if operation == "prefill":
+            return
+        lane.prefixes = [lane.prefix(start + row) for row in range(num_rows)]
+        for row, prefix in enumerate(lane.prefixes):
+            finite = (number, program, row) not in self._script.not_finite
+            lane.tensor("out")[2 * row : 2 * row + 2] = [lane.next_id(prefix) if finite else 0, int(finite)]
+        if lane.tensor("args")[2]:
+            self._feed_back(lane, start + num_rows, num_rows - 1)
+
+    def _feed_back(self, lane: _Lane, position: int, row: int) -> None:
+        """The last row's id becomes the next token, and the next pass starts there."""
+        self._write("tokens", position, [lane.tensor("out")[2 * row]])
+        lane.tensor("args")[:2] = [position, 1]
+
+    def _score(self, lane: _Lane, width: int) -> None:
+        _, num_rows = lane.rows(width)
+        if len(lane.prefixes) != num_rows:
+            raise ContractError("no verify pass of these rows came before", "target.score")
+        for row, prefix in enumerate(lane.prefixes):
+            given = self.tensors["target.score_ids"][row]
+            self.tensors["target.score"][3 * row : 3 * row + 3] = self._scores(prefix, given)

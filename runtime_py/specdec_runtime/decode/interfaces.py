@@ -1,0 +1,72 @@
+"""What the decode core and its drafters know of each other.
+
+A drafter proposes, hears every outcome, and may be told that its proposal could not be run. Knows no
+concrete drafter. Invariants: a proposal holds at most `budget` drafts, chosen before any of them is
+verified; a drafter that has nothing to offer, or whose model failed, returns None and the round is a plain
+step; no drafter can change what is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from collections.abc import Sequence as Ids
+from typing import Any, NamedTuple, Protocol
+
+from specdec_runtime.decode.effects import Read, Readback, Submit, Write
+from specdec_runtime.decode.sequence import Sequence
+
+
+class Outcome(NamedTuple):
+    """What one cycle did."""
+
+    ids: list[int]  # committed, in order
+    num_drafted: int
+    num_accepted: int  # drafts that were committed
+    num_evaluated: int  # drafts judged: the accepted and the first rejected
+    finish_reason: str | None
+    undecided: bool  # the row after the last committed token was not finite
+
+
+class Proposal(NamedTuple):
+    """Drafts for the next positions: ids the host knows, or calls that write them to `tokens`."""
+
+    source: Drafter
+    num_drafted: int
+    ids: Ids[int] = ()  # known to the host; empty where `calls` make them
+    writes: Ids[Write] = ()  # these three go into the verify pass's own submit, before it
+    calls: Ids[str] = ()
+    reads: Ids[Read] = ()
+
+
+Steps = Generator[Submit, Readback, Proposal | None]
+
+
+class Drafter(Protocol):
+    """Guesses what the target will say."""
+
+    name: str
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """Reason -> how often this drafter could not serve, in this request."""
+        ...
+
+    def begin(self, sequence: Sequence) -> None:
+        """A new request; the sequence holds its prompt and will grow."""
+        ...
+
+    def propose(self, sequence: Sequence, budget: int) -> Steps:
+        """1 to `budget` drafts, or None. May yield submits of its own first (kind "draft")."""
+        ...
+
+    def drafted(self, values: list[list[Any]]) -> list[int]:
+        """The drafted ids, from the values of the proposal's reads; [] when they must not be used."""
+        ...
+
+    def failed(self, reason: str) -> None:
+        """The submit with this drafter's proposal failed; nothing of it was committed."""
+        ...
+
+    def observe(self, outcome: Outcome) -> None:
+        """One cycle is over, whoever proposed."""
+        ...

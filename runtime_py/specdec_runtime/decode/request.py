@@ -1,0 +1,74 @@
+"""What a caller may ask, and the checks that refuse it before any device work.
+
+Knows the plan's limits; does not know drafters. Invariant: a request that passes leaves room for at least one
+generated (or scored) token, and all its ids are inside the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specdec_runtime.faults import RequestError
+from specdec_runtime.plan.schema import MAX_ROWS, Plan
+
+MAX_K = MAX_ROWS - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation. eos_ids None means the plan's; () never stops on a token."""
+
+    prompt_ids: Sequence[int]
+    max_tokens: int
+    k: int = 4
+    eos_ids: Sequence[int] | None = None
+
+
+def check_request(plan: Plan, request: Request) -> None:
+    """Raise RequestError at the first thing that cannot be served."""
+    check_count(request.max_tokens, "max_tokens", None)
+    check_count(request.k, "k", MAX_K)
+    check_ids(plan, request.prompt_ids, "prompt_ids")
+    check_room(plan, len(request.prompt_ids), 1)
+    if request.eos_ids:
+        check_ids(plan, request.eos_ids, "eos_ids")
+
+
+def check_score(plan: Plan, prompt_ids: Sequence[int], score_ids: Sequence[int], width: int) -> None:
+    """The same for teacher forcing."""
+    check_ids(plan, prompt_ids, "prompt_ids")
+    check_ids(plan, score_ids, "score_ids")
+    check_room(plan, len(prompt_ids), len(score_ids))
+    widths = plan.target_model.widths
+    if width not in widths or isinstance(width, bool):
+        raise RequestError(
+            f"no pass of this bundle has {width!r} rows", "width", f"Use one of {list(widths)}"
+        )
+
+
+def check_count(value: Any, name: str, highest: int | None) -> None:
+    """A count is an int (True is not), at least 0 and at most `highest`."""
+    if type(value) is not int or value < 0 or (highest is not None and value > highest):
+        limit = "of 0 or more" if highest is None else f"from 0 to {highest}"
+        raise RequestError(f"{name} is {value!r}", name, f"Give a whole number {limit}")
+
+
+def check_ids(plan: Plan, ids: Sequence[Any], name: str) -> None:
+    """At least one id, every one inside the vocabulary."""
+    if not isinstance(ids, (list, tuple)) or not ids:
+        raise RequestError(f"{name} is empty or not a list", name, "Give at least one token id")
+    vocab_size = plan.target_model.vocab_size
+    for position, token_id in enumerate(ids):
+        if type(token_id) is not int or not 0 <= token_id < vocab_size:
+            action = f"Token ids of this bundle are 0 to {vocab_size - 1}"
+            raise RequestError(f"{token_id!r} is not a token id", f"{name}[{position}]", action)
+
+
+def check_room(plan: Plan, num_prompt: int, num_more: int) -> None:
+    """The prompt and num_more tokens after it lie within the context."""
+    max_context = plan.target_model.max_context
+    if num_prompt + num_more > max_context:
+        message = f"{num_prompt} prompt tokens and {num_more} more do not fit a context of {max_context}"
+        raise RequestError(message, "prompt_ids", f"Shorten the prompt to {max(0, max_context - num_more)}")

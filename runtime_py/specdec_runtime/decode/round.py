@@ -1,0 +1,116 @@
+"""The round: propose -> verify -> commit -> roll back, until the answer ends. The file to read first.
+
+`decode` is a generator without I/O. It yields effects (effects.py) and is sent a `Readback` for every
+`Submit`. The same code runs under a scripted table, natively, and in the browser. Promise (greedy): the
+committed ids are the ones the target alone would give, whatever the drafter, k, or drafter faults.
+Invariants: a cycle is ONE target pass over the last committed token and the drafts, and commits at least
+one token unless its first row was not finite; the target's KV is one short of the committed tokens after
+every cycle, because the last token is row 0 of the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from specdec_runtime.decode.commit import commit_run
+from specdec_runtime.decode.effects import (
+    Cancelled,
+    Effect,
+    Effects,
+    Emit,
+    Finish,
+    Progress,
+    Readback,
+    check_readback,
+)
+from specdec_runtime.decode.interfaces import Drafter, Proposal
+from specdec_runtime.decode.prefill import prefill_chunk
+from specdec_runtime.decode.request import Request, check_request
+from specdec_runtime.decode.state import Generation
+from specdec_runtime.decode.verify import Verdict, accept_greedy
+from specdec_runtime.faults import ContractError, DeviceFault
+from specdec_runtime.plan.schema import Plan
+
+
+def decode(plan: Plan, request: Request, drafter: Drafter) -> Effects:
+    """Serve one request. A bad one is refused here, before the first effect."""
+    check_request(plan, request)
+    return _decode(Generation(plan, request, drafter))
+
+
+def _decode(run: Generation) -> Effects:
+    run.drafter.begin(run.sequence)
+    try:
+        if run.finish_reason is None:
+            yield from _prefill(run)
+        while run.finish_reason is None:
+            yield from _cycle(run)
+    except Cancelled:
+        run.finish_reason = "cancelled"
+    yield Finish(run.result())
+
+
+def _prefill(run: Generation) -> Effects:
+    """All of the prompt but its last token, which is row 0 of the first cycle."""
+    to_len = len(run.sequence) - 1
+    while run.target.cached_len < to_len:
+        yield from prefill_chunk(run.sequence, run.target, to_len, "prefill")
+        yield Progress(run.target.cached_len, to_len)
+
+
+def _cycle(run: Generation) -> Effects:
+    """One round: the whole algorithm."""
+    proposal = yield from _propose(run)
+    drafted, out = yield from _verify(run, proposal)
+    verdict = accept_greedy(drafted, out)
+    _check_verdict(run, verdict)
+    outcome = commit_run(run.sequence, drafted, verdict, run.limits)
+    run.settle(outcome)
+    run.drafter.observe(outcome)
+    if outcome.ids:
+        yield Emit(outcome.ids, outcome.num_drafted, outcome.num_accepted)
+
+
+def _propose(run: Generation) -> Generator[Effect, Readback, Proposal | None]:
+    budget = run.draft_budget()
+    if budget <= 0:
+        return None
+    proposal = yield from run.drafter.propose(run.sequence, budget)
+    if proposal is not None and not 0 < proposal.num_drafted <= budget:
+        message = f"{proposal.source.name} proposed {proposal.num_drafted} drafts of {budget}"
+        raise ContractError(message, "decode/round.py")
+    return proposal
+
+
+def _verify(
+    run: Generation, proposal: Proposal | None
+) -> Generator[Effect, Readback, tuple[list[int], list[int]]]:
+    """Run the target over the last token and the drafts; the drafted ids and the target's rows."""
+    batch = run.verify_submit(proposal)
+    try:
+        readback = yield batch
+    except DeviceFault:
+        if proposal is None or not proposal.calls:
+            raise
+        proposal.source.failed("device_fault")  # it shared the submit with the target: try that alone
+        proposal = None
+        batch = run.verify_submit(None)
+        readback = yield batch
+    check_readback(batch, readback)
+    run.passed(proposal)
+    return _drafted_ids(proposal, readback), readback.values[-1]
+
+
+def _drafted_ids(proposal: Proposal | None, readback: Readback) -> list[int]:
+    if proposal is None:
+        return []
+    return list(proposal.ids) or proposal.source.drafted(readback.values[:-1])
+
+
+def _check_verdict(run: Generation, verdict: Verdict) -> None:
+    if verdict.next_id is None:
+        if run.must_be_plain:
+            action = "Reload the page or use another backend"
+            raise DeviceFault("the target's logits are not finite, twice", "target.out", action)
+    elif not 0 <= verdict.next_id < run.vocab_size:
+        raise DeviceFault(f"the target gave token id {verdict.next_id}", "target.out", "Use another backend")

@@ -1,0 +1,110 @@
+"""The state of one generation: sequence, target KV, limits, counters, result.
+
+Knows the plan and the request; does not know how a round goes (round.py does). Invariants after `settle`:
+the target's cached length is committed - 1; every count agrees with the committed tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specdec_runtime.decode.cache import ModelCache
+from specdec_runtime.decode.commit import Limits
+from specdec_runtime.decode.effects import Submit
+from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
+from specdec_runtime.decode.request import Request
+from specdec_runtime.decode.sequence import Sequence
+from specdec_runtime.faults import ContractError
+from specdec_runtime.plan.schema import Model, Plan
+
+
+class Generation:
+    """One request being served."""
+
+    def __init__(self, plan: Plan, request: Request, drafter: Drafter) -> None:
+        model = plan.target_model
+        self.sequence = Sequence(request.prompt_ids)
+        self.target = ModelCache(model)
+        self.drafter = drafter
+        self.vocab_size = model.vocab_size
+        eos_ids = plan.text.eos_ids if request.eos_ids is None else request.eos_ids
+        max_len = min(len(self.sequence) + request.max_tokens, model.max_context)
+        self.limits = Limits(frozenset(eos_ids), max_len)
+        self.finish_reason: str | None = "length" if request.max_tokens == 0 else None
+        self.must_be_plain = False  # the last row was not finite: the next cycle is its one plain retry
+        self._max_drafts = min(request.k, model.widths[-1] - 1)
+        self._programs = _verify_programs(model)
+        self._counts = dict.fromkeys(_COUNTS, 0)
+
+    def draft_budget(self) -> int:
+        """Drafts the next cycle may verify: it commits one token more than it accepts."""
+        if self.must_be_plain:
+            return 0
+        return min(self._max_drafts, self.limits.max_len - len(self.sequence) - 1)
+
+    def verify_submit(self, proposal: Proposal | None) -> Submit:
+        """The cycle's one target pass, after the proposal's own calls in the same submit."""
+        num_rows = 1 + (proposal.num_drafted if proposal else 0)
+        writes = self.sequence.token_writes(len(self.sequence), proposal.ids if proposal else ())
+        writes += self.target.feed(num_rows)
+        calls, out = [self._programs[num_rows]], ("target.out", 0, 2 * num_rows)
+        if not proposal or not proposal.calls:
+            return Submit("verify", writes, calls, [out])
+        calls = [*proposal.calls, *calls]
+        return Submit("round", [*writes, *proposal.writes], calls, [*proposal.reads, out])
+
+    def passed(self, proposal: Proposal | None) -> None:
+        """That submit succeeded: the device has the committed ids and the KV of every row."""
+        self.sequence.landed(len(self.sequence))
+        self.target.landed(1 + (proposal.num_drafted if proposal else 0))
+        self._counts["num_target_passes"] += 1
+        self._counts["num_draft_passes"] += len(proposal.calls) if proposal else 0
+
+    def settle(self, outcome: Outcome) -> None:
+        """After a commit: roll the target back to committed - 1 and count."""
+        committed = len(self.sequence)
+        num_written = committed - len(outcome.ids) + outcome.num_accepted
+        self.sequence.landed(num_written)  # accepted drafts are in `tokens` already
+        self.target.rollback(committed - 1)
+        self.finish_reason = outcome.finish_reason
+        self.must_be_plain = outcome.undecided
+        self._counts["num_cycles"] += 1
+        for name in ("num_drafted", "num_accepted", "num_evaluated"):
+            self._counts[name] += getattr(outcome, name)
+        if self.target.cached_len != committed - 1:
+            raise ContractError("the target's KV is not one short of the committed tokens", "decode/state.py")
+
+    def result(self) -> dict[str, Any]:
+        """What `--json` prints, less text, device and times."""
+        sequence = self.sequence
+        token_ids = sequence.generated_ids
+        return {
+            "prompt_ids": sequence.ids[: sequence.prompt_len],
+            "token_ids": token_ids,
+            "finish_reason": self.finish_reason,
+            "usage": {"prompt_tokens": sequence.prompt_len, "completion_tokens": len(token_ids)},
+            "speculation": {
+                "mode": "greedy",
+                "drafter": self.drafter.name,
+                **self._counts,
+                "fallbacks": dict(self.drafter.fallbacks),
+            },
+        }
+
+
+_COUNTS = (
+    "num_cycles",
+    "num_drafted",
+    "num_accepted",
+    "num_evaluated",
+    "num_target_passes",
+    "num_draft_passes",
+)
+
+
+def _verify_programs(model: Model) -> list[str]:
+    """By number of rows: the narrowest program that holds them."""
+    names = [""]
+    for width in model.widths:
+        names += [f"target.verify_{width}"] * (width + 1 - len(names))
+    return names

@@ -1,0 +1,30 @@
+"""Accept rules: pure functions from drafted ids and the target's rows to a verdict.
+
+Know no device, no sequence and no limit. A new mode is a new function with this signature; what a verdict
+does to the sequence is commit.py's business. `out` is [num_drafted + 1, 2] i32, flat: per row the target's
+own id for the position after it (lowest id on ties), and 1 where all its logits were finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Verdict(NamedTuple):
+    """How far the target agrees, and what it says next."""
+
+    num_accepted: int  # drafts that stand, counted from the first
+    next_id: int | None  # correction (some draft fell) or bonus (none did); None: that row was not finite
+
+
+def accept_greedy(drafted: Sequence[int], out: Sequence[int]) -> Verdict:
+    """Accept while the draft is the target's argmax; a row that is not finite ends the run undecided."""
+    for row, draft_id in enumerate(drafted):
+        if not out[2 * row + 1]:
+            return Verdict(row, None)
+        target_id = out[2 * row]
+        if target_id != draft_id:
+            return Verdict(row, target_id)
+    row = len(drafted)
+    return Verdict(row, out[2 * row] if out[2 * row + 1] else None)

@@ -1,0 +1,92 @@
+"""The draft model: a small model on the device guesses, step by step, inside the target's own submit.
+
+Knows one model and its KV. Invariants: its KV is one or two short of the committed tokens, or stale
+(shorter, then caught up by prefill before the next draft); the last drafted token is never fed, so a fully
+accepted run leaves it two short; a fault of its own costs speed, never an answer: its KV is dropped and it
+rests before it tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from specdec_runtime.decode.cache import ModelCache
+from specdec_runtime.decode.effects import Read, Readback, Submit
+from specdec_runtime.decode.interfaces import Outcome, Proposal, Steps
+from specdec_runtime.decode.prefill import prefill_chunk
+from specdec_runtime.decode.sequence import Sequence
+from specdec_runtime.faults import DeviceFault
+from specdec_runtime.plan.schema import Model
+
+REST_CYCLES = 8  # after the first fault; doubled by each further one
+MAX_DOUBLINGS = 6
+
+
+class ModelDrafter:
+    """Drafts with the plan's draft model."""
+
+    name = "model"
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.begin(Sequence(()))
+
+    def begin(self, sequence: Sequence) -> None:
+        self.fallbacks: dict[str, int] = {}
+        self._sequence = sequence
+        self._cache = ModelCache(self._model)
+        self._num_appended = 0  # rows the proposal being verified appends to the KV
+        self._num_faults = 0
+        self._rest = 0  # cycles to sit out
+
+    def propose(self, sequence: Sequence, budget: int) -> Steps:
+        if self._rest:
+            self._rest -= 1
+            return None
+        # The last draft is read off the step at position committed + num_drafted - 2.
+        num_drafted = min(budget, self._model.max_context - len(sequence) + 1)
+        if num_drafted <= 0:
+            self.fallbacks["draft_context"] = 1  # it stays so to the end: one reason, not one a cycle
+            return None
+        try:
+            yield from self._catch_up(sequence)
+        except DeviceFault:
+            self.failed("device_fault")
+            return None
+        return self._steps(len(sequence), num_drafted)
+
+    def drafted(self, values: list[list[Any]]) -> list[int]:
+        ids, (_, is_finite) = values
+        if is_finite and all(0 <= token_id < self._model.vocab_size for token_id in ids):
+            return ids
+        self.failed("draft_not_finite" if not is_finite else "draft_bad_id")
+        return []
+
+    def failed(self, reason: str) -> None:
+        self.fallbacks[reason] = self.fallbacks.get(reason, 0) + 1
+        self._rest = REST_CYCLES << min(self._num_faults, MAX_DOUBLINGS)
+        self._num_faults += 1
+        self._num_appended = 0
+        self._cache.rollback(0)
+
+    def observe(self, outcome: Outcome) -> None:
+        if self._num_appended:
+            self._cache.landed(self._num_appended)
+            self._num_appended = 0
+        self._cache.rollback(len(self._sequence) - 1)
+
+    def _catch_up(self, sequence: Sequence) -> Generator[Submit, Readback, None]:
+        """Prefill until a step program can take what is left."""
+        while len(sequence) - self._cache.cached_len not in self._model.widths:
+            yield from prefill_chunk(sequence, self._cache, len(sequence) - 1, "draft")
+
+    def _steps(self, committed: int, num_drafted: int) -> Proposal:
+        """One step over the tokens it lacks, then steps that each read the id the one before wrote."""
+        num_rows = committed - self._cache.cached_len
+        self._num_appended = num_rows + num_drafted - 1
+        writes = self._cache.feed(num_rows, num_drafted - 1, feedback=1)
+        calls = [f"draft.step_{num_rows}"] + ["draft.step_1"] * (num_drafted - 1)
+        last_row = num_rows - 1 if num_drafted == 1 else 0
+        reads: list[Read] = [("tokens", committed, num_drafted), ("draft.out", 2 * last_row, 2)]
+        return Proposal(self, num_drafted, writes=writes, calls=calls, reads=reads)

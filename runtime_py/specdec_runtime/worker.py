@@ -1,0 +1,134 @@
+"""The Pyodide entry: a decode generator behind an object that takes and gives strings.
+
+Knows no device, no clock and no JavaScript: a pump in JavaScript calls `start` and `send` synchronously.
+What they return is a JSON list of effects, up to and including the next submit, finish or error.
+Invariants: no exception crosses the border, every failure is an {"type": "error"} effect; no proxy crosses
+it either; a run that has ended answers with an error, never with silence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from specdec_runtime.decode.effects import Cancelled, Effect, Effects, Finish, Readback, Submit, effect_json
+from specdec_runtime.decode.request import Request
+from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.score import score
+from specdec_runtime.drafters.registry import drafter_names, make_drafter
+from specdec_runtime.faults import ContractError, SpecdecError, error_from_json, error_json
+from specdec_runtime.plan import Plan, load_plan
+
+
+class Engine:
+    """One plan, one request at a time."""
+
+    def __init__(self, plan_json: str) -> None:
+        self._plan: Plan | None = None
+        self._plan_error: SpecdecError | None = None
+        self._effects: Effects | None = None
+        self._cancelled = False
+        try:
+            self._plan = load_plan(plan_json)
+        except SpecdecError as error:
+            self._plan_error = error
+
+    def ready(self) -> str:
+        """One effect: {"type": "ready", "name", "drafters"}, or the error that the plan has."""
+        if self._plan is None:
+            return json.dumps(_error_effect(self._plan_fault()))
+        return json.dumps({"type": "ready", "name": self._plan.name, "drafters": drafter_names(self._plan)})
+
+    def start(self, request_json: str) -> str:
+        """Begin a request; a run that was still going is dropped."""
+        self._drop()
+        self._cancelled = False
+        return self._collect(lambda: self._begin(json.loads(request_json)))
+
+    def send(self, readback_json: str) -> str:
+        """Answer the last submit."""
+
+        def resume() -> Effect:
+            data = json.loads(readback_json)
+            return self._running().send(Readback(data["values"], data["ms"]))
+
+        return self._collect(resume)
+
+    def fail(self, error_json_text: str) -> str:
+        """The last submit failed: {"error": {...}} or the inner object."""
+        return self._collect(lambda: self._running().throw(error_from_json(json.loads(error_json_text))))
+
+    def cancel(self) -> None:
+        """The next submit is not asked for; the run finishes with what is committed."""
+        self._cancelled = True
+
+    def _begin(self, request: dict[str, Any]) -> Effect:
+        if self._plan is None:
+            raise self._plan_fault()
+        self._effects = _open(self._plan, request)
+        return next(self._effects)
+
+    def _plan_fault(self) -> SpecdecError:
+        return self._plan_error or ContractError("the engine has no plan", "worker.py")
+
+    def _running(self) -> Effects:
+        if self._effects is None:
+            raise ContractError("no request is running", "worker.py", "Call start first")
+        return self._effects
+
+    def _drop(self) -> None:
+        if self._effects is not None:
+            self._effects.close()
+            self._effects = None
+
+    def _collect(self, resume: Callable[[], Effect]) -> str:
+        """Resume the run and gather effects until it waits or ends."""
+        gathered: list[dict[str, Any]] = []
+        try:
+            effect = resume()
+            while not self._waits_or_ends(effect):
+                if not isinstance(effect, Submit):
+                    gathered.append(effect_json(effect))
+                effect = self._next(effect)
+            gathered.append(effect_json(effect))
+        except SpecdecError as error:
+            gathered.append(_error_effect(error))
+            self._drop()
+        except Exception as error:  # the border: whatever went wrong inside must reach the page as an error
+            fault = ContractError(f"{type(error).__name__}: {error}", "worker.py", "Please report this")
+            gathered.append(_error_effect(fault))
+            self._drop()
+        return json.dumps(gathered, separators=(",", ":"))
+
+    def _waits_or_ends(self, effect: Effect) -> bool:
+        if isinstance(effect, Finish):
+            self._drop()
+            return True
+        return isinstance(effect, Submit) and not self._cancelled
+
+    def _next(self, effect: Effect) -> Effect:
+        """Past an effect that needs no answer; a submit gets here only to be cancelled."""
+        if isinstance(effect, Submit):
+            return self._running().throw(Cancelled())
+        return self._running().send(None)
+
+
+def _error_effect(error: SpecdecError) -> dict[str, Any]:
+    return {"type": "error", **error_json(error)}
+
+
+_GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k"}
+_SCORE = {"op", "prompt_ids", "score_ids", "width"}
+
+
+def _open(plan: Plan, request: dict[str, Any]) -> Effects:
+    """The generator a request asks for."""
+    op = request.get("op")
+    keys = {"generate": _GENERATE, "score": _SCORE}.get(str(op))
+    if keys is None or set(request) != keys:
+        raise ContractError(f"a request of op {op!r} has keys {sorted(request)}", "worker.py")
+    if op == "score":
+        return score(plan, request["prompt_ids"], request["score_ids"], request["width"])
+    drafter = make_drafter(request["drafter"], plan)
+    return decode(plan, Request(request["prompt_ids"], request["max_tokens"], request["k"]), drafter)
