@@ -1,7 +1,7 @@
 """Small plans for tests, as the JSON objects a compiler would write.
 
-The kernels are fictitious, everything else is consistent: `load_plan` accepts what `make_plan` makes. Page size,
-context and widths are parameters, because the interesting cases lie where pages, chunks and contexts end.
+The kernels are fictitious, everything else is consistent: `load_plan` accepts what `make_plan` makes. Page
+size, context and widths are parameters, because the interesting cases lie where pages, chunks and contexts end.
 """
 
 import hashlib
@@ -73,9 +73,13 @@ def make_target(name: str, models: list[dict]) -> dict:
     for model in parsed:
         bound = [0, index_of[f"{model.role}.args"], index_of["target.logits"]]
         for program, width in program_widths(model).items():
-            dispatch = {"kernel": 0, "tensors": bound, "grid": [1, width, 1] if gpu else [1, 1, 1]}
+            dispatch = {"kernel": 0, "tensors": list(bound), "grid": [1, width, 1] if gpu else [1, 1, 1]}
             programs.append({"name": program, "model": model.role, "width": width, "dispatches": [dispatch]})
-    limits = {"maxBufferSize": 2**28, "maxStorageBuffersPerShaderStage": 8, "maxComputeInvocationsPerWorkgroup": 256}
+    limits = {
+        "maxBufferSize": 2**28,
+        "maxStorageBuffersPerShaderStage": 8,
+        "maxComputeInvocationsPerWorkgroup": 256,
+    }
     return {
         "name": name,
         "module": "kernels.wgsl" if gpu else "kernels.wasm",

@@ -1,7 +1,7 @@
-"""Running the decode core on the scripted backend: models from a seed, one call to generate, an independent recount.
+"""Running the decode core on the scripted backend: models from a seed, one call to generate, a recount.
 
-`recount` derives every counter from the recorded submits and the committed ids alone, by rules written a second time,
-so that a count can be wrong in the core or here but not silently in both.
+`recount` derives every counter from the recorded submits and the committed ids alone, by rules written a second
+time, so that a count can be wrong in the core or here but not silently in both.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ NextId = Callable[[tuple[int, ...]], int]
 
 
 def seeded(seed: int, vocab_size: int, memory: int = 0) -> NextId:
-    """A fixed random function of the prefix, or of its last `memory` tokens (which makes it repeat itself)."""
+    """A fixed random function of the prefix, or of its last `memory` tokens (then it repeats itself)."""
 
     def next_id(prefix: tuple[int, ...]) -> int:
         seen = prefix[-memory:] if memory else prefix
@@ -91,45 +91,64 @@ def generate(
 
     effects = decode(plan, Request(prompt, max_tokens, k, eos_ids), make_drafter(drafter, plan))
     result = drive.run(
-        effects, backend, lambda effect: emits.append(effect) if isinstance(effect, Emit) else None, should_cancel
+        effects,
+        backend,
+        lambda effect: emits.append(effect) if isinstance(effect, Emit) else None,
+        should_cancel,
     )
     return Run(result, backend, emits)
 
 
-def passes(run: Run) -> list[tuple[int, int]]:
-    """(start, rows) of every target pass, from what was written to the device."""
+@dataclass(frozen=True)
+class Pass:
+    """One target pass as the device saw it."""
+
+    start: int
+    rows: int
+    drafts: list[int]
+
+
+def passes(run: Run) -> list[Pass]:
+    """Every target pass, from what was written to the device and read back."""
     found = []
-    for batch in run.backend.submits:
-        if batch.kind in ("verify", "round"):
-            args = [values for name, _, values in batch.writes if name == "target.args"]
-            assert len(args) == 1, "a target pass writes its args once"
-            found.append((args[0][0], args[0][1]))
+    for batch, readback in zip(run.backend.submits, run.backend.readbacks, strict=True):
+        if batch.kind not in ("verify", "round") or readback is None:
+            continue
+        args = [values for name, _, values in batch.writes if name == "target.args"]
+        assert len(args) == 1, "a target pass writes its args once"
+        assert sum(call.startswith("target.") for call in batch.calls) == 1, "one target pass a cycle"
+        start, rows = args[0][:2]
+        drafts = readback.values[0] if batch.kind == "round" else []
+        for name, first, values in batch.writes:
+            if name == "tokens" and batch.kind == "verify":
+                drafts = values[start + 1 - first :]
+        assert rows == len(drafts) + 1, "k drafts are verified over k + 1 rows"
+        found.append(Pass(start, rows, drafts))
     return found
 
 
-def recount(run: Run, eos_ids) -> dict[str, int]:
-    """Counters from the rows of each pass and the committed ids; for runs without faults or NaN rows."""
-    prompt_len = run.result["usage"]["prompt_tokens"]
-    committed = prompt_len
-    counts = dict.fromkeys(
-        ("num_cycles", "num_drafted", "num_accepted", "num_evaluated", "num_target_passes", "num_draft_passes"), 0
-    )
-    starts = [start for start, _ in passes(run)] + [len(run.ids) + prompt_len - 1]
-    for number, (start, rows) in enumerate(passes(run)):
-        assert start == committed - 1, "row 0 of a pass is the last committed token"
-        gained = starts[number + 1] - start
-        ended_on_draft = run.ids[start + gained - prompt_len] in eos_ids and gained <= rows - 1
-        is_last = number + 2 == len(starts)
-        accepted = gained - 1
-        if is_last and ended_on_draft:
-            accepted = gained if run.emits[-1].num_accepted == gained else gained - 1
-        counts["num_cycles"] += 1
-        counts["num_target_passes"] += 1
-        counts["num_drafted"] += rows - 1
-        counts["num_accepted"] += accepted
-        rejected = gained > accepted and accepted < rows - 1
-        counts["num_evaluated"] += accepted + rejected
-        committed += gained
+def recount(run: Run) -> dict[str, int]:
+    """The counters of a run without faults, from its passes and its ids."""
+    ids = run.result["prompt_ids"] + run.ids
+    seen = passes(run)
+    ends = [seen_pass.start + 1 for seen_pass in seen[1:]] + [len(ids)]
+    drafted = accepted = evaluated = 0
+    for seen_pass, end in zip(seen, ends, strict=True):
+        gained = ids[seen_pass.start + 1 : end]
+        agreed = 0
+        for draft_id, committed_id in zip(seen_pass.drafts, gained, strict=False):
+            if draft_id != committed_id:
+                break
+            agreed += 1
+        drafted += len(seen_pass.drafts)
+        accepted += agreed
+        evaluated += agreed + (agreed < len(gained) and agreed < len(seen_pass.drafts))
     steps = [call for batch in run.backend.submits for call in batch.calls if call.startswith("draft.step")]
-    counts["num_draft_passes"] = len(steps)
-    return counts
+    return {
+        "num_cycles": len(seen),
+        "num_drafted": drafted,
+        "num_accepted": accepted,
+        "num_evaluated": evaluated,
+        "num_target_passes": len(seen),
+        "num_draft_passes": len(steps),
+    }
