@@ -1,0 +1,232 @@
+"""From a recipe to a bundle folder: open the models, pack the weights, lower the programs, write every file, rename into place.
+
+Nothing appears at the destination before everything is written and the plan has been read back by the strict reader.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec_models import ARCHITECTURES, RuntimeConfig, WeightFormats
+from specdec_runtime.faults import ArtifactError
+from specdec_runtime.plan import load_plan
+
+from . import __version__
+from .cache import compiler_hash
+from .emit.lowered import Part, lower
+from .emit.plan import build_plan
+from .emit.weights import VOCAB_PAD, ShardWriter, write_model
+from .pairing import check_pair
+from .recipe import Recipe, read_recipe
+from .sources import ModelSpec, Quantization, first_layers, open_source
+
+Progress = Callable[[str, int, int], None]  # (what, done, total)
+MANIFEST = "manifest.json"
+TOKENS_SLACK = 64
+
+
+@dataclass(frozen=True)
+class Models:
+    """The opened models of a recipe; `draft` shares the champion's weights when `shared`."""
+
+    champion: ModelSpec
+    draft: ModelSpec | None
+    shared: bool
+    context: int
+
+
+def open_models(recipe: Recipe) -> Models:
+    """Open champion and draft and check that they fit each other. Raises ArtifactError."""
+    formats = Quantization(recipe.champion.quantize, recipe.champion.quantize_embedding)
+    champion = open_source(recipe.champion.source, recipe.folder, formats)
+    context = recipe.context_for(champion.config.context)
+    _check_architecture(champion)
+    if recipe.draft is None:
+        return Models(champion, None, False, context)
+    if recipe.draft.from_layers is not None:
+        return Models(champion, first_layers(champion, recipe.draft.from_layers), True, context)
+    assert recipe.draft.source is not None
+    draft = open_source(recipe.draft.source, recipe.folder, formats)
+    _check_architecture(draft)
+    check_pair(champion, draft, context)
+    return Models(champion, draft, False, context)
+
+
+def _check_architecture(spec: ModelSpec) -> None:
+    c = spec.config
+    if c.architecture not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise ArtifactError(f"architecture {c.architecture!r} is not supported", c.name, f"use one of: {known}")
+    for what, value, multiple in (("head_dim", c.head_dim, 16), ("hidden", c.hidden, 32), ("ffn", c.ffn, 32)):
+        if value % multiple:
+            message = f"{what} is {value}, but the kernels need a multiple of {multiple}"
+            raise ArtifactError(message, c.name, "use another model")
+
+
+def runtime_config(spec: ModelSpec, context: int, page_size: int, formats: dict[str, str]) -> RuntimeConfig:
+    """The sizes a model runs with. `formats`: format of each stored matrix."""
+    c = spec.config
+    return RuntimeConfig(
+        architecture=c.architecture,
+        vocab_size=c.vocab_size,
+        padded_vocab=-(-c.vocab_size // VOCAB_PAD) * VOCAB_PAD,
+        hidden=c.hidden,
+        ffn=c.ffn,
+        num_layers=c.num_layers,
+        num_heads=c.num_heads,
+        num_kv_heads=c.num_kv_heads,
+        head_dim=c.head_dim,
+        norm_eps=c.norm_eps,
+        max_context=context,
+        page_size=page_size,
+        num_pages=-(-context // page_size),
+        tied_embedding=c.tied_embedding,
+        num_tokens=context + TOKENS_SLACK,
+        formats=WeightFormats(formats),
+    )
+
+
+def build_bundle(recipe_path: Path, destination: Path, progress: Progress) -> dict[str, Any]:
+    """Build the bundle at `destination` (replaced if it is a bundle already). Returns the manifest.
+
+    Raises ArtifactError; then `destination` is as it was.
+    """
+    recipe = read_recipe(recipe_path)
+    _check_destination(destination)
+    models = open_models(recipe)
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
+    try:
+        manifest = _write_bundle(recipe, hash_file(recipe_path), models, work, progress)
+        os.chmod(work, 0o755)
+        _replace(work, destination)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return manifest
+
+
+def _check_destination(destination: Path) -> None:
+    if destination.exists() and not (destination.is_dir() and _is_bundle_or_empty(destination)):
+        message = "the destination exists and is no bundle"
+        raise ArtifactError(message, str(destination), "choose another folder, or remove it")
+
+
+def _is_bundle_or_empty(folder: Path) -> bool:
+    return (folder / MANIFEST).exists() or not any(folder.iterdir())
+
+
+def _replace(work: Path, destination: Path) -> None:
+    if destination.exists():
+        old = work.with_name(work.name + ".old")
+        os.rename(destination, old)
+        os.rename(work, destination)
+        shutil.rmtree(old)
+    else:
+        os.rename(work, destination)
+
+
+def _write_bundle(recipe: Recipe, recipe_sha: str, models: Models, work: Path, progress: Progress) -> dict[str, Any]:
+    owned = [("target", models.champion)] + ([("draft", models.draft)] if models.draft and not models.shared else [])
+    total = sum(len(spec.names()) for _, spec in owned) + 2
+    done = 0
+
+    def step(what: str) -> None:
+        nonlocal done
+        done += 1
+        progress(what, done, total)
+
+    writer = ShardWriter(work)
+    formats = {role: write_model(spec, role, models.context, writer, step) for role, spec in owned}
+    writer.close()
+    parts = _parts(recipe, models, formats)
+    step("kernels")
+    lowered = lower(parts)
+    text = models.champion.text
+    files = {
+        "kernels.wasm": lowered.wasm,
+        "kernels.wgsl": lowered.wgsl,
+        "tokenizer.json": text.tokenizer_json,
+        **({"chat_template.jinja": text.chat_template.encode()} if text.chat_template is not None else {}),
+    }
+    ids = {
+        "recipe": recipe_sha,
+        "weights": sha256("".join(digest for _, digest in writer.shards.values()).encode()),
+        "tokenizer": sha256(text.tokenizer_json),
+        "chat_template": sha256(text.chat_template.encode()) if text.chat_template is not None else None,
+        "kernels": compiler_hash(),
+    }
+    names = {"target": models.champion.config.name} | ({"draft": models.draft.config.name} if models.draft else {})
+    about = {
+        "bos_id": text.bos_id,
+        "add_bos": text.add_bos,
+        "eos_ids": list(text.eos_ids),
+        "special_ids": list(text.special_ids),
+    }
+    plan = build_plan(recipe.name, ids, about, parts, names, lowered, writer.arenas, writer.tensors)
+    files["plan.json"] = canonical_json(plan)
+    load_plan(files["plan.json"])
+    for path, data in files.items():
+        (work / path).write_bytes(data)
+    manifest = _manifest(recipe, writer, files)
+    (work / MANIFEST).write_bytes(canonical_json(manifest))
+    step("manifest")
+    return manifest
+
+
+def _parts(recipe: Recipe, models: Models, formats: dict[str, dict[str, str]]) -> tuple[Part, ...]:
+    size = recipe.pages.size
+    target = runtime_config(models.champion, models.context, size, formats["target"])
+    if models.draft is None:
+        return (Part("target", "target", target),)
+    weights = "target" if models.shared else "draft"
+    kept = _kept_formats(formats[weights], models.draft.config.num_layers)
+    return (
+        Part("target", "target", target),
+        Part("draft", weights, runtime_config(models.draft, models.context, size, kept)),
+    )
+
+
+def _kept_formats(formats: dict[str, str], num_layers: int) -> dict[str, str]:
+    """The formats of the matrices a model of so many layers has."""
+    return {k: v for k, v in formats.items() if not k.startswith("layers.") or int(k.split(".")[1]) < num_layers}
+
+
+def _manifest(recipe: Recipe, writer: ShardWriter, files: dict[str, bytes]) -> dict[str, Any]:
+    entries = [{"path": path, "bytes": size, "sha256": digest} for path, (size, digest) in writer.shards.items()]
+    entries += [{"path": path, "bytes": len(data), "sha256": sha256(data)} for path, data in files.items()]
+    head = {"format": "specdec-bundle", "version": 1, "name": recipe.name, "license": recipe.license}
+    return {**head, "compiler": __version__, "files": sorted(entries, key=lambda entry: entry["path"])}
+
+
+def canonical_json(data: Any) -> bytes:
+    """Sorted keys, no spaces, ASCII: the same data gives the same bytes."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def sha256(data: bytes) -> str:
+    """Hex digest."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """Hex digest of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def kernel_instances(plan) -> dict[str, tuple[str, dict[str, int | str]]]:
+    """The CPU kernels of a plan as emit/code.py takes them."""
+    return {kernel.entry: (kernel.op, dict(kernel.params)) for kernel in plan.target("cpu").kernels}
+
+
+def describe_part(part: Part) -> dict[str, Any]:
+    """A part as plain data, for dumps."""
+    return asdict(part)

@@ -1,0 +1,55 @@
+"""A folder of compiled things, keyed by everything they depend on. Safe to delete; safe for several processes.
+
+$SPECDEC_CACHE, else $XDG_CACHE_HOME/specdec, else ~/.cache/specdec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from . import __version__
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept."""
+    if own := os.environ.get("SPECDEC_CACHE"):
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "specdec"
+
+
+@cache
+def compiler_hash() -> str:
+    """SHA-256 over the sources and tools that decide generated code: kernels, passes, emit, models, TVM, the linker."""
+    digest = hashlib.sha256()
+    here = Path(__file__).parent
+    import specdec_models
+
+    sources = [*here.glob("*.py"), *here.glob("kernels/*.py"), *here.glob("passes/*.py"), *here.glob("emit/*.py")]
+    sources += Path(specdec_models.__file__).parent.rglob("*.py")
+    for path in sorted(sources, key=lambda p: (p.parent.name, p.name)):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    for tool in ("apache-tvm", "ziglang"):
+        digest.update(f"{tool}={version(tool)};".encode())
+    digest.update(__version__.encode())
+    return digest.hexdigest()
+
+
+def cached(kind: str, key: object, make: Callable[[], bytes]) -> Path:
+    """The file holding make()'s bytes for this (kind, key, compiler); made once, then found."""
+    text = json.dumps([kind, key, compiler_hash()], sort_keys=True)
+    path = cache_folder() / kind / hashlib.sha256(text.encode()).hexdigest()
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = make()
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(data)
+        os.replace(file.name, path)
+    return path

@@ -1,0 +1,108 @@
+"""specdec-compile: build | inspect | verify | dump | tiny."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from specdec_runtime.bundle import open_bundle
+from specdec_runtime.faults import SpecdecError, error_json, exit_code
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status (2 to 5 by error family, 130 when interrupted)."""
+    args = _parser().parse_args(argv)
+    try:
+        args.run(args)
+    except SpecdecError as error:
+        if getattr(args, "json", False):
+            print(json.dumps(error_json(error)))
+        print(f"error: {error}", file=sys.stderr)
+        return exit_code(error)
+    except KeyboardInterrupt:
+        print("interrupted; nothing was left behind", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="specdec-compile", description="Compile a recipe into a bundle for the browser.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    build = commands.add_parser("build", help="compile RECIPE into the bundle folder OUT")
+    build.add_argument("recipe", type=Path)
+    build.add_argument("-o", "--out", type=Path, required=True, help="bundle folder (replaced if it is a bundle)")
+    build.add_argument("--quiet", action="store_true", help="no progress bar")
+    build.set_defaults(run=_build)
+
+    inspect = commands.add_parser("inspect", help="show what a bundle holds and what memory it takes")
+    inspect.add_argument("bundle", type=Path)
+    inspect.add_argument("--json", action="store_true")
+    inspect.set_defaults(run=_inspect)
+
+    verify = commands.add_parser("verify", help="check every file of a bundle against its manifest")
+    verify.add_argument("bundle", type=Path)
+    verify.set_defaults(run=_verify)
+
+    dump = commands.add_parser("dump", help="print a program after a phase of the pipeline")
+    dump.add_argument("recipe", type=Path)
+    dump.add_argument("--phase", required=True, help="import | fuse | target | memory | kernels")
+    dump.add_argument("--program", default="target.verify_1", help="which program (default target.verify_1)")
+    dump.add_argument("--target", choices=("cpu", "gpu"), default="gpu")
+    dump.set_defaults(run=_dump)
+
+    tiny = commands.add_parser("tiny", help="make a tiny random champion and draft with a recipe, for tests")
+    tiny.add_argument("-o", "--out", type=Path, required=True)
+    tiny.add_argument("--seed", type=int, required=True)
+    tiny.add_argument("--vocab", type=int, default=384, help="vocabulary size, 300 to 1000 (default 384)")
+    tiny.set_defaults(run=_tiny)
+    return parser
+
+
+def _build(args: argparse.Namespace) -> None:
+    from .build import build_bundle
+
+    with tqdm(unit="tensor", disable=args.quiet, file=sys.stderr, dynamic_ncols=True) as bar:
+
+        def progress(what: str, done: int, total: int) -> None:
+            bar.total = total
+            bar.set_description(what, refresh=False)
+            bar.update(done - bar.n)
+
+        manifest = build_bundle(args.recipe, args.out, progress)
+    size = sum(entry["bytes"] for entry in manifest["files"])
+    print(f"{args.out}: {manifest['name']}, {len(manifest['files'])} files, {size / 1e6:.1f} MB")
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    from .inspect import render, summary
+
+    facts = summary(open_bundle(args.bundle))
+    print(json.dumps(facts, indent=2) if args.json else render(facts))
+
+
+def _verify(args: argparse.Namespace) -> None:
+    bundle = open_bundle(args.bundle)
+    size = bundle.verify()
+    print(f"{args.bundle}: {len(bundle.files)} files, {size / 1e6:.1f} MB, all as the manifest says")
+
+
+def _dump(args: argparse.Namespace) -> None:
+    from .inspect import dump
+
+    print(dump(args.recipe, args.phase, args.program, args.target))
+
+
+def _tiny(args: argparse.Namespace) -> None:
+    from .tiny import make_tiny
+
+    make_tiny(args.out, args.seed, args.vocab)
+    print(f"{args.out}: champion, draft, recipe.toml")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Everything about a pair of models that does not depend on their weights' values: kernels, programs, modules. Cached by shape.
+
+The result is plain data (JSON and bytes), so that a bundle whose shapes were compiled before costs no TVM at all.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specdec_models import ProgramShape, RuntimeConfig, WeightFormats, build_program, build_score
+
+from ..cache import cached
+from ..kernels import OPS, kernel_name
+from ..pipeline import run_phases
+from .code import build_wasm, build_wgsl
+from .programs import ReadProgram, read_program
+
+PREFILL_WIDTH = 32
+WIDTHS = {"target": (1, 2, 4, 8), "draft": (1, 2)}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One model of the pair: its role, whose weights it uses ("target" | "draft"), its runtime sizes."""
+
+    role: str
+    weights: str
+    config: RuntimeConfig
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """Per device target ("cpu", "gpu"): kernels, programs over named places, scratch sizes; and the two modules' bytes.
+
+    kernels: dicts with the plan's kernel fields. programs: {name, model, width, dispatches: [{kernel, places, grid}]} where a place
+    is a plan tensor's name or [storage, dtype, shape].
+    """
+
+    targets: dict[str, dict[str, Any]]
+    wasm: bytes
+    wgsl: bytes
+
+
+def lower(parts: tuple[Part, ...]) -> Lowered:
+    """Lower every program of every part for both targets; from the cache when these shapes were seen."""
+    path = cached("lowered", [asdict(part) for part in parts], lambda: _archive(_lower(parts)))
+    with zipfile.ZipFile(path) as archive:
+        return Lowered(json.loads(archive.read("targets.json")), archive.read("wasm"), archive.read("wgsl"))
+
+
+def _archive(lowered: Lowered) -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("targets.json", json.dumps(lowered.targets))
+        archive.writestr("wasm", lowered.wasm)
+        archive.writestr("wgsl", lowered.wgsl)
+    return data.getvalue()
+
+
+def part_from_json(data: dict[str, Any]) -> Part:
+    """The inverse of asdict(Part)."""
+    config = dict(data["config"])
+    config["formats"] = WeightFormats(config["formats"]["by_name"])
+    return Part(data["role"], data["weights"], RuntimeConfig(**config))
+
+
+def _lower(parts: tuple[Part, ...]) -> Lowered:
+    cpu, gpu = _Target("cpu", parts), _Target("gpu", parts)
+    wasm = build_wasm(cpu.instances)
+    kernels = build_wgsl(gpu.instances)
+    text, gpu_kernels = b"", []
+    for name, wgsl in kernels.items():
+        body = wgsl.text.encode()
+        arg_index = {arg: i for i, (arg, _) in enumerate(OPS[gpu.instances[name][0]].args)}
+        entry = gpu.kernel(name) | {
+            "entry": wgsl.entry,
+            "workgroup": list(wgsl.workgroup),
+            "source": [len(text), len(body)],
+            "bindings": [arg_index[_buffer_arg(arg)] for arg in wgsl.bindings],
+        }
+        gpu_kernels.append(entry)
+        text += body
+    grids = [list(kernels[name].grid) for name in gpu.instances]
+    return Lowered(
+        {
+            "cpu": cpu.describe([cpu.kernel(name) for name in cpu.instances], None),
+            "gpu": gpu.describe(gpu_kernels, grids),
+        },
+        wasm,
+        text,
+    )
+
+
+def _buffer_arg(name: str) -> str:
+    """TVM may suffix a buffer's name to make it unique in the text; our argument names have no such suffix."""
+    return name
+
+
+class _Target:
+    """Programs of all parts for one device, and the kernel instances they use, in first-use order."""
+
+    def __init__(self, target: str, parts: tuple[Part, ...]):
+        self.target = target
+        self.instances: dict[str, tuple[str, dict[str, int | str]]] = {}
+        self.programs: list[tuple[str, str, int, ReadProgram]] = []
+        for part in parts:
+            self.add_part(part)
+        for _, _, _, program in self.programs:
+            for step in program.steps:
+                self.instances.setdefault(kernel_name(step.op, step.params), (step.op, step.params))
+
+    def add_part(self, part: Part) -> None:
+        role = part.role
+        results = (f"{role}.logits", f"{role}.out", f"{role}.done")
+        kind = "verify" if role == "target" else "step"
+        self.add(part, f"{role}.prefill", PREFILL_WIDTH, build_program(part.config, ProgramShape(PREFILL_WIDTH, False)), ("",))
+        for width in WIDTHS[role]:
+            module = build_program(part.config, ProgramShape(width, True))
+            self.add(part, f"{role}.{kind}_{width}", width, module, results)
+        if role == "target":
+            for width in WIDTHS[role]:
+                self.add(part, f"target.score_{width}", width, build_score(part.config, width), ("target.score",))
+
+    def add(self, part: Part, name: str, width: int, module, results: tuple[str, ...]) -> None:
+        planned = run_phases(module, self.target)
+        self.programs.append((name, part.role, width, read_program(planned, part.role, part.weights, results)))
+
+    def kernel(self, name: str) -> dict[str, Any]:
+        op, params = self.instances[name]
+        args = OPS[op].args
+        return {
+            "name": name,
+            "op": op,
+            "entry": name,
+            "args": [{"name": arg, "access": access} for arg, access in args],
+            "params": params,
+            "row_invariant": OPS[op].row_invariant,
+            "workgroup": [1, 1, 1],
+            "source": [0, 0],
+            "bindings": list(range(len(args))),
+        }
+
+    def describe(self, kernels: list[dict[str, Any]], grids: list[list[int]] | None) -> dict[str, Any]:
+        index = {name: i for i, name in enumerate(self.instances)}
+        scratch: list[int] = []
+        programs = []
+        for name, role, width, program in self.programs:
+            for i, size in enumerate(program.storage_bytes):
+                scratch[i : i + 1] = [max(size, scratch[i] if i < len(scratch) else 0)]
+            dispatches = []
+            for step in program.steps:
+                kernel = index[kernel_name(step.op, step.params)]
+                places = [place.name or [place.storage, place.dtype, list(place.shape)] for place in step.places]
+                dispatches.append({"kernel": kernel, "places": places, "grid": grids[kernel] if grids else [1, 1, 1]})
+            programs.append({"name": name, "model": role, "width": width, "dispatches": dispatches})
+        return {"kernels": kernels, "programs": programs, "scratch_bytes": scratch}

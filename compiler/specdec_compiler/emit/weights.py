@@ -1,0 +1,176 @@
+"""Weights into arenas and shards: read one tensor at a time, packed for the device, written as files of at most 32 MiB.
+
+An arena is one device buffer (at most 128 MiB unless a single tensor is larger); its shards are consecutive slices of it. Tensor
+offsets are multiples of 256, WebGPU's binding alignment. Nothing is kept in memory but the tensor at hand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from specdec_runtime.faults import ArtifactError
+
+from ..quantize import QuantWeight, pack_q4, pack_q8
+from ..sources.spec import ModelSpec
+
+SHARD_BYTES = 32 << 20
+ARENA_BYTES = 128 << 20
+ALIGN = 256
+VOCAB_PAD = 32  # rows the embedding and head are padded to
+
+_NUMPY_NAMES = {"uint32": "uint32", "int32": "int32", "float32": "float32"}
+
+
+@dataclass
+class Arena:
+    """One weight buffer being filled."""
+
+    name: str
+    bytes: int = 0
+    files: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a weight tensor lies."""
+
+    name: str
+    arena: int
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class ShardWriter:
+    """Writes tensors in the order given; `shards` maps each file to (bytes, sha256) when done."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.arenas: list[Arena] = []
+        self.tensors: list[StoredTensor] = []
+        self.shards: dict[str, tuple[int, str]] = {}
+        self.pending = bytearray()
+        (folder / "weights").mkdir()
+
+    def add(self, name: str, array: np.ndarray) -> None:
+        """Append one tensor (little-endian, C order)."""
+        array = np.ascontiguousarray(array)
+        if not self.arenas or self.arenas[-1].bytes + array.nbytes > ARENA_BYTES:
+            self._close_arena()
+            self.arenas.append(Arena(f"weights.{len(self.arenas)}"))
+        arena = self.arenas[-1]
+        self.tensors.append(StoredTensor(name, len(self.arenas) - 1, arena.bytes, str(array.dtype), array.shape))
+        self._write(memoryview(array).cast("B"))
+        self._write(bytes(-arena.bytes % ALIGN))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._close_arena()
+
+    def _write(self, data: bytes | memoryview) -> None:
+        self.arenas[-1].bytes += len(data)
+        while len(data):
+            room = SHARD_BYTES - len(self.pending)
+            self.pending += data[:room]
+            data = data[room:]
+            if len(self.pending) == SHARD_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        path = f"weights/{len(self.shards):04}.bin"
+        (self.folder / path).write_bytes(self.pending)
+        self.shards[path] = (len(self.pending), hashlib.sha256(self.pending).hexdigest())
+        self.arenas[-1].files.append(path)
+        self.pending = bytearray()
+
+    def _close_arena(self) -> None:
+        if self.pending:
+            self._flush()
+
+
+def packed_matrix(weight: QuantWeight, pad_to: int = 4) -> dict[str, np.ndarray]:
+    """The tensors of one matrix: w uint32 [N/4, K/32, c, 4]; ws f32 [N/4, K/32, 2 (scale, minimum) or 1, 4]."""
+    if weight.format == "q4":
+        parts = pack_q4(weight, pad_to)
+        return {"w": parts["w"], "ws": np.stack([parts["s"], parts["m"]], axis=2)}
+    parts = pack_q8(weight, pad_to)
+    return {"w": _device_order(parts["w"]), "ws": parts["s"][:, :, None, :]}
+
+
+def _device_order(w: np.ndarray) -> np.ndarray:
+    """int8 [N/4, K/32, 8, 4, 4] in natural k -> uint32 [N/4, K/32, 8, 4] whose bytes go 0 4 1 5 | 2 6 3 7 in every eight k.
+
+    That is how 4-bit words unpack too, so both formats meet activations in one order.
+    """
+    blocks, groups = w.shape[:2]
+    eights = w.reshape(blocks, groups, 4, 2, 4, 4).swapaxes(3, 4).reshape(blocks, groups, 4, 4, 8)
+    ordered = eights[..., [0, 4, 1, 5, 2, 6, 3, 7]].reshape(blocks, groups, 4, 4, 2, 4).swapaxes(3, 4)
+    return np.ascontiguousarray(ordered).view(np.uint32).reshape(blocks, groups, 8, 4)
+
+
+def rope_table(theta: float, context: int, head_dim: int) -> np.ndarray:
+    """f32 [context, head_dim]: cosines, then sines, of position * theta^(-2 i / head_dim) (Su et al. 2021), rounded from f64."""
+    inverse = theta ** (-np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    angles = np.arange(context, dtype=np.float64)[:, None] * inverse
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def write_model(
+    spec: ModelSpec, prefix: str, context: int, writer: ShardWriter, progress: Callable[[str], None]
+) -> dict[str, str]:
+    """Pack and write every tensor of a model under "<prefix>."; returns the format of each stored matrix by name."""
+    formats: dict[str, str] = {}
+
+    def put(name: str, weight: QuantWeight, pad_to: int = 4) -> None:
+        formats[name] = weight.format
+        for part, array in packed_matrix(weight, pad_to).items():
+            writer.add(f"{prefix}.{name}.{part}", array)
+
+    def matrix(name: str) -> QuantWeight:
+        weight = spec.tensor(name)
+        progress(name)
+        if not isinstance(weight, QuantWeight):
+            raise ArtifactError(f"{name} is not a matrix", spec.config.name, "convert the model again")
+        return weight
+
+    def norm(name: str) -> None:
+        progress(name)
+        writer.add(f"{prefix}.{name}.weight", np.asarray(spec.tensor(name), dtype=np.float32))
+
+    def fused(name: str, layer: str, parts: tuple[str, ...]) -> None:
+        weights = [matrix(layer + part) for part in parts]
+        if len({weight.format for weight in weights}) == 1:
+            put(layer + name, _stack(weights))
+        else:
+            for part, weight in zip(parts, weights, strict=True):
+                put(layer + part, weight)
+
+    writer.add(f"{prefix}.rope", rope_table(spec.config.rope_theta, context, spec.config.head_dim))
+    put("embed", matrix("embed"), VOCAB_PAD)
+    for i in range(spec.config.num_layers):
+        layer = f"layers.{i}."
+        norm(layer + "attn_norm")
+        fused("qkv", layer, ("q", "k", "v"))
+        put(layer + "o", matrix(layer + "o"))
+        norm(layer + "mlp_norm")
+        fused("gate_up", layer, ("gate", "up"))
+        put(layer + "down", matrix(layer + "down"))
+    norm("norm")
+    if not spec.config.tied_embedding:
+        put("head", matrix("head"), VOCAB_PAD)
+    return formats
+
+
+def _stack(weights: list[QuantWeight]) -> QuantWeight:
+    minimums = [weight.minimum for weight in weights if weight.minimum is not None]
+    return QuantWeight(
+        weights[0].format,
+        np.concatenate([weight.codes for weight in weights]),
+        np.concatenate([weight.scale for weight in weights]),
+        np.concatenate(minimums) if minimums else None,
+    )

@@ -1,0 +1,32 @@
+"""Every kernel the compiler knows, by op name. One op a file or a small family; the NumPy twins live in twins.py."""
+
+from .attention import ATTENTION, ATTENTION_MERGE, ATTENTION_SPLIT
+from .base import Op, Params, kernel_name
+from .embed import CONCAT2, CONCAT3, EMBED
+from .linear import LINEAR, LINEAR_ADD
+from .quantize import NORM_QUANTIZE, QUANTIZE, SILU_MUL_QUANTIZE
+from .rope import ROPE_APPEND
+from .select import ADVANCE, ARGMAX, SCORE
+
+OPS: dict[str, Op] = {
+    op.name: op
+    for op in (
+        EMBED,
+        NORM_QUANTIZE,
+        LINEAR,
+        LINEAR_ADD,
+        ROPE_APPEND,
+        ATTENTION,
+        ATTENTION_SPLIT,
+        ATTENTION_MERGE,
+        QUANTIZE,
+        SILU_MUL_QUANTIZE,
+        CONCAT2,
+        CONCAT3,
+        ARGMAX,
+        ADVANCE,
+        SCORE,
+    )
+}
+
+__all__ = ["OPS", "Op", "Params", "kernel_name"]

@@ -1,0 +1,39 @@
+"""What a kernel is to the rest of the compiler: an op with named arguments, a CPU and a GPU form, and a NumPy twin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tvm import tirx
+
+Params = Mapping[str, int | str]
+
+
+@dataclass(frozen=True)
+class Op:
+    """One op: `cpu` and `gpu` build a PrimFunc from (name, params); `args` gives each buffer's name and access in order."""
+
+    name: str
+    args: tuple[tuple[str, str], ...]
+    cpu: Callable[[str, Params], tirx.PrimFunc]
+    gpu: Callable[[str, Params], tirx.PrimFunc]
+    row_invariant: bool = True
+
+
+def kernel_name(op: str, params: Params) -> str:
+    """The unique, readable name of one instance: op, then each parameter and its value."""
+    text = "_".join([op, *(f"{key}{params[key]}" for key in sorted(params))])
+    return re.sub(r"[^A-Za-z0-9_]", "_", text)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+GROUP = 32  # weights and activations share one scale per this many elements along K
+SPLIT = 256  # attention merges partial results every this many absolute positions
+OUT_ROWS = 8  # rows of the out, logits and score tensors: the widest verify program
+ARGS = 4  # start, num_rows, feedback, reserved

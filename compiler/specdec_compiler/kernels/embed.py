@@ -1,0 +1,150 @@
+"""Embedding lookup from the packed table (quantize.py layout), and concat of projections whose formats differ. Row-invariant."""
+
+from __future__ import annotations
+
+from tvm.script.ir_builder import tirx as T
+
+from .base import ARGS, GROUP, Op, Params
+from .ir import lane, prim_func, store, threads, when
+
+ORDER8 = ((0, 4, 1, 5), (2, 6, 3, 7))  # byte -> k inside eight, for even and odd words of the 8-bit layout
+
+
+def _code_cpu(fmt: str, w, block, row4, g_k: int):
+    """The integer code of k = g_k inside its group, from int16 words."""
+    eight, k = divmod(g_k, 8)
+    if fmt == "q4":
+        nibble = k // 2 + 4 * (k % 2)  # k = 2 * (nibble % 4) + nibble // 4
+        word = w[block * 32 + eight * 8 + row4 * 2 + nibble // 4]
+        return T.cast(T.bitwise_and(T.shift_right(word, T.int16(4 * (nibble % 4))), T.int16(15)), "int32")
+    odd = 0 if k in ORDER8[0] else 1
+    byte = ORDER8[odd].index(k)
+    word = w[block * 64 + (eight * 2 + odd) * 8 + row4 * 2 + byte // 2]
+    return T.cast(T.shift_right(T.shift_left(word, T.int16(8 * (1 - byte % 2))), T.int16(8)), "int32")
+
+
+def _code_gpu(fmt: str, w, block, row4, g_k):
+    """The same on the GPU from uint32 words; g_k may be an expression."""
+    eight, k = T.shift_right(g_k, 3), T.bitwise_and(g_k, 7)
+    if fmt == "q4":
+        nibble = T.shift_right(k, 1) + 4 * T.bitwise_and(k, 1)
+        word = w[block * 16 + eight * 4 + row4]
+        return T.cast(T.bitwise_and(T.shift_right(word, T.cast(nibble * 4, "uint32")), T.uint32(15)), "int32")
+    odd = T.bitwise_and(T.shift_right(k, 1), 1)
+    byte = T.bitwise_and(k, 1) * 2 + T.shift_right(k, 2)
+    word = w[block * 32 + (eight * 2 + odd) * 4 + row4]
+    moved = T.reinterpret("int32", T.shift_left(word, T.cast((3 - byte) * 8, "uint32")))
+    return T.shift_right(moved, T.int32(24))
+
+
+def _token(args, tokens, row, vocab: int):
+    """The id of a row, clamped: rows past the valid ones may hold anything."""
+    return T.max(T.min(tokens[args[0] + row], T.int32(vocab - 1)), T.int32(0))
+
+
+def _params(p: Params, device: str):
+    m, hidden, vocab, fmt = int(p["m"]), int(p["k"]), int(p["n"]), str(p["fmt"])
+    blocks = (vocab + 3) // 4 * (hidden // GROUP)
+    # the head pads its rows to `padded`; both ops read one tensor, so the size is a lower bound here
+    words = blocks * (32 if fmt == "q4" else 64)
+    table = ("w", words, "int16") if device == "cpu" else ("w", words // 2, "uint32")
+    per_scale = 8 if fmt == "q4" else 4
+    return [
+        ("args", ARGS, "int32"),
+        ("tokens", int(p["tokens"]), "int32"),
+        table,
+        ("ws", blocks * per_scale, "float32"),
+        ("x", m * hidden, "float32"),
+    ]
+
+
+def _value(fmt: str, code, ws, block, row4):
+    if fmt == "q4":
+        return T.cast(code, "float32") * ws[block * 8 + row4] + ws[block * 8 + 4 + row4]
+    return T.cast(code, "float32") * ws[block * 4 + row4]
+
+
+def _cpu(name: str, p: Params):
+    hidden, vocab, fmt = int(p["k"]), int(p["n"]), str(p["fmt"])
+    groups = hidden // GROUP
+
+    def body(args, tokens, w, ws, x):
+        with T.serial(0, args[1]) as row:
+            token = T.bind(_token(args, tokens, row, vocab))
+            row4 = T.bind(T.bitwise_and(token, 3))
+            with T.serial(0, groups) as g:
+                block = T.bind(T.shift_right(token, 2) * groups + g)
+                for k in range(GROUP):
+                    code = _code_cpu(fmt, w, block, row4, k)
+                    store(x, row * hidden + g * GROUP + k, _value(fmt, code, ws, block, row4))
+
+    return prim_func(name, _params(p, "cpu"), body)
+
+
+def _gpu(name: str, p: Params):
+    m, hidden, vocab, fmt = int(p["m"]), int(p["k"]), int(p["n"]), str(p["fmt"])
+    groups = hidden // GROUP
+
+    def body(args, tokens, w, ws, x):
+        with threads(-(-hidden // 64), m, 1, 64) as (bx, row, _, tx):
+            k = T.bind(bx * 64 + tx)
+            with when(T.And(row < args[1], k < hidden)):
+                token = T.bind(_token(args, tokens, row, vocab))
+                block = T.bind(T.shift_right(token, 2) * groups + T.shift_right(k, 5))
+                row4 = T.bind(T.bitwise_and(token, 3))
+                code = _code_gpu(fmt, w, block, row4, T.bitwise_and(k, 31))
+                store(x, row * hidden + k, _value(fmt, code, ws, block, row4))
+
+    return prim_func(name, _params(p, "gpu"), body)
+
+
+def _concat_parts(p: Params) -> list[int]:
+    return [int(part) for part in str(p["parts"]).split("x")]
+
+
+def _concat_params(p: Params):
+    m, parts = int(p["m"]), _concat_parts(p)
+    sources = [(f"x{i}", m * width, "float32") for i, width in enumerate(parts)]
+    return [("args", ARGS, "int32"), *sources, ("out", m * sum(parts), "float32")]
+
+
+def _concat_cpu(name: str, p: Params):
+    parts = _concat_parts(p)
+
+    def body(args, *buffers):
+        with T.serial(0, args[1]) as row:
+            offset = 0
+            for source, width in zip(buffers[:-1], parts, strict=True):
+                with T.serial(0, width) as i:
+                    store(buffers[-1], row * sum(parts) + offset + i, source[row * width + i])
+                offset += width
+
+    return prim_func(name, _concat_params(p), body)
+
+
+def _concat_gpu(name: str, p: Params):
+    m, parts = int(p["m"]), _concat_parts(p)
+
+    def body(args, *buffers):
+        with threads(-(-max(parts) // 64), m, 1, 64) as (bx, row, _, tx):
+            i, offset = T.bind(bx * 64 + tx), 0
+            for source, width in zip(buffers[:-1], parts, strict=True):
+                with when(T.And(row < args[1], i < width)):
+                    store(buffers[-1], row * sum(parts) + offset + i, source[row * width + i])
+                offset += width
+
+    return prim_func(name, _concat_params(p), body)
+
+
+EMBED = Op(
+    "embed", (("args", "read"), ("tokens", "read"), ("w", "read"), ("ws", "read"), ("x", "write")), _cpu, _gpu
+)
+CONCAT2 = Op(
+    "concat2", (("args", "read"), ("x0", "read"), ("x1", "read"), ("out", "write")), _concat_cpu, _concat_gpu
+)
+CONCAT3 = Op(
+    "concat3",
+    (("args", "read"), ("x0", "read"), ("x1", "read"), ("x2", "read"), ("out", "write")),
+    _concat_cpu,
+    _concat_gpu,
+)

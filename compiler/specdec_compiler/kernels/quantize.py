@@ -1,0 +1,210 @@
+"""Kernels that end in int8 activations: norm_quantize, silu_mul_quantize and plain quantize. Row-invariant.
+
+Per group of 32: scale d = max|x| / 127, code = round-half-even(x / d), and the pair (d, d * sum of codes) for the minimum term of
+4-bit weights (the rule of llama.cpp's Q8_1, with f32 scales). CPU codes are int16 in natural order; GPU codes are packed four to a
+word in the order 0 4 1 5 | 2 6 3 7 of every eight, which is how both weight formats unpack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm.script.ir_builder import tirx as T
+
+from .base import ARGS, GROUP, Op, Params
+from .ir import (
+    F32X4,
+    I32X4,
+    barrier,
+    exp4,
+    f32,
+    lane,
+    load4,
+    local,
+    max_lanes,
+    prim_func,
+    shared,
+    splat,
+    store,
+    store4,
+    sum_lanes,
+    threads,
+    when,
+)
+
+
+def _emit_group_cpu(values: list, xq, xs, at, group_at) -> None:
+    """Quantize 8 vectors of 4 values to xq[at..], with (scale, sum) at xs[2 * group_at]."""
+    peak = T.abs(values[0])
+    for value in values[1:]:
+        peak = T.bind(T.max(peak, T.abs(value)))
+    scale = T.bind(max_lanes(peak) / f32(127.0))
+    inverse = T.bind(T.Select(scale > f32(0), f32(1.0) / scale, f32(0)))
+    total = splat(T.int32(0))
+    for i, value in enumerate(values):
+        code = T.bind(T.cast(T.nearbyint(value * splat(inverse)), I32X4))
+        total = T.bind(total + code)
+        store4(xq, at + 4 * i, T.cast(code, "int16x4"))
+    store(xs, group_at * 2, scale)
+    store(xs, group_at * 2 + 1, scale * T.cast(sum_lanes(total), "float32"))
+
+
+def _emit_group_gpu(value: Callable, xq, xs, group_at) -> None:
+    """Quantize 32 values by one thread: value(i) reads the i-th; it is read twice, so that it stays out of registers."""
+    peak = local(1, "float32")
+    total = local(1, "int32")
+    store(peak, 0, f32(0))
+    store(total, 0, T.int32(0))
+    with T.serial(0, GROUP) as i:
+        store(peak, 0, T.max(peak[0], T.abs(value(i))))
+    scale = T.bind(peak[0] / f32(127.0))
+    inverse = T.bind(T.Select(scale > f32(0), f32(1.0) / T.max(scale, f32(1e-38)), f32(0)))
+    with T.serial(0, GROUP // 8) as eight:
+        for half, order in enumerate(((0, 4, 1, 5), (2, 6, 3, 7))):
+            word = T.int32(0)
+            for byte, k in enumerate(order):
+                code = T.bind(T.cast(T.round(value(eight * 8 + k) * inverse), "int32"))
+                store(total, 0, total[0] + code)
+                word = T.bitwise_or(word, T.shift_left(T.bitwise_and(code, T.int32(255)), T.int32(8 * byte)))
+            store(xq, group_at * 8 + eight * 2 + half, word)
+    store(xs, group_at * 2, scale)
+    store(xs, group_at * 2 + 1, scale * T.cast(total[0], "float32"))
+
+
+def _outputs(m: int, k: int, device: str) -> list[tuple[str, int, str]]:
+    groups = k // GROUP
+    codes = ("xq", m * k, "int16") if device == "cpu" else ("xq", m * groups * 8, "int32")
+    return [codes, ("xs", m * groups * 2, "float32")]
+
+
+def _valid(args, row):
+    return row < args[1]
+
+
+# --- norm_quantize: RMSNorm, then quantize ---------------------------------------------------------------------------
+
+
+def _norm_cpu(name: str, p: Params):
+    m, k, eps = int(p["m"]), int(p["k"]), float(p["eps"])
+
+    def body(args, x, weight, xq, xs):
+        with T.serial(0, args[1]) as row:
+            acc = local(1, F32X4)
+            store(acc, 0, splat(f32(0)))
+            with T.serial(0, k // 4) as i:
+                v = T.bind(load4(x, row * k + i * 4))
+                store(acc, 0, acc[0] + v * v)
+            inverse = T.bind(f32(1.0) / T.sqrt(sum_lanes(acc[0]) * f32(1.0 / k) + f32(eps)))
+            with T.serial(0, k // GROUP) as g:
+                at = T.bind(row * k + g * GROUP)
+                values = [
+                    T.bind(load4(x, at + 4 * i) * splat(inverse) * load4(weight, g * GROUP + 4 * i)) for i in range(8)
+                ]
+                _emit_group_cpu(values, xq, xs, at, row * (k // GROUP) + g)
+
+    params = [("args", ARGS, "int32"), ("x", m * k, "float32"), ("weight", k, "float32"), *_outputs(m, k, "cpu")]
+    return prim_func(name, params, body)
+
+
+NORM_THREADS = 128
+
+
+def _norm_gpu(name: str, p: Params):
+    m, k, eps = int(p["m"]), int(p["k"]), float(p["eps"])
+    groups = k // GROUP
+
+    def body(args, x, weight, xq, xs):
+        with threads(m, 1, 1, NORM_THREADS) as (row, _, _, tx):
+            partial, acc = shared(NORM_THREADS, "float32"), local(1, "float32")
+            store(acc, 0, f32(0))
+            with when(_valid(args, row)), T.serial(0, -(-k // NORM_THREADS)) as i:
+                at = T.bind(i * NORM_THREADS + tx)
+                with when(at < k):
+                    store(acc, 0, T.call_pure_extern("float32", "fma", x[row * k + at], x[row * k + at], acc[0]))
+            store(partial, tx, acc[0])
+            barrier()
+            step = NORM_THREADS // 2
+            while step:
+                with when(tx < step):
+                    store(partial, tx, partial[tx] + partial[tx + step])
+                barrier()
+                step //= 2
+            inverse = T.bind(f32(1.0) / T.sqrt(partial[0] * f32(1.0 / k) + f32(eps)))
+            with when(_valid(args, row)), T.serial(0, -(-groups // NORM_THREADS)) as i:
+                g = T.bind(i * NORM_THREADS + tx)
+                with when(g < groups):
+
+                    def value(j):
+                        return x[row * k + g * GROUP + j] * inverse * weight[g * GROUP + j]
+
+                    _emit_group_gpu(value, xq, xs, row * groups + g)
+
+    params = [("args", ARGS, "int32"), ("x", m * k, "float32"), ("weight", k, "float32"), *_outputs(m, k, "gpu")]
+    return prim_func(name, params, body)
+
+
+# --- silu_mul_quantize and quantize: one group at a time -------------------------------------------------------------
+
+
+def _act_cpu(name: str, p: Params):
+    m, k = int(p["m"]), int(p["k"])
+
+    def body(args, gate_up, xq, xs):
+        with T.serial(0, args[1]) as row, T.serial(0, k // GROUP) as g:
+            values = []
+            for i in range(8):
+                gate = T.bind(load4(gate_up, row * 2 * k + g * GROUP + 4 * i))
+                up = load4(gate_up, row * 2 * k + k + g * GROUP + 4 * i)
+                values.append(T.bind(gate / (splat(f32(1.0)) + exp4(splat(f32(0)) - gate)) * up))
+            _emit_group_cpu(values, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
+
+    return prim_func(name, [("args", ARGS, "int32"), ("gate_up", m * 2 * k, "float32"), *_outputs(m, k, "cpu")], body)
+
+
+def _quantize_cpu(name: str, p: Params):
+    m, k = int(p["m"]), int(p["k"])
+
+    def body(args, x, xq, xs):
+        with T.serial(0, args[1]) as row, T.serial(0, k // GROUP) as g:
+            values = [T.bind(load4(x, row * k + g * GROUP + 4 * i)) for i in range(8)]
+            _emit_group_cpu(values, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
+
+    return prim_func(name, [("args", ARGS, "int32"), ("x", m * k, "float32"), *_outputs(m, k, "cpu")], body)
+
+
+GROUP_THREADS = 32
+
+
+def _group_gpu(name: str, p: Params, source: tuple[str, int, str], value_of: Callable):
+    """One thread a group; value_of(source, row, column) reads a value."""
+    m, k = int(p["m"]), int(p["k"])
+    groups = k // GROUP
+
+    def body(args, x, xq, xs):
+        with threads(-(-groups // GROUP_THREADS), m, 1, GROUP_THREADS) as (bx, row, _, tx):
+            g = T.bind(bx * GROUP_THREADS + tx)
+            with when(T.And(_valid(args, row), g < groups)):
+                _emit_group_gpu(lambda j: value_of(x, row, g * GROUP + j), xq, xs, row * groups + g)
+
+    return prim_func(name, [("args", ARGS, "int32"), source, *_outputs(m, k, "gpu")], body)
+
+
+def _act_gpu(name: str, p: Params):
+    m, k = int(p["m"]), int(p["k"])
+
+    def value(x, row, column):
+        gate, up = x[row * 2 * k + column], x[row * 2 * k + k + column]
+        return gate / (f32(1.0) + T.exp(f32(0) - gate)) * up
+
+    return _group_gpu(name, p, ("gate_up", m * 2 * k, "float32"), value)
+
+
+def _quantize_gpu(name: str, p: Params):
+    m, k = int(p["m"]), int(p["k"])
+    return _group_gpu(name, p, ("x", m * k, "float32"), lambda x, row, column: x[row * k + column])
+
+
+_OUT = (("xq", "write"), ("xs", "write"))
+NORM_QUANTIZE = Op("norm_quantize", (("args", "read"), ("x", "read"), ("weight", "read"), *_OUT), _norm_cpu, _norm_gpu)
+SILU_MUL_QUANTIZE = Op("silu_mul_quantize", (("args", "read"), ("gate_up", "read"), *_OUT), _act_cpu, _act_gpu)
+QUANTIZE = Op("quantize", (("args", "read"), ("x", "read"), *_OUT), _quantize_cpu, _quantize_gpu)

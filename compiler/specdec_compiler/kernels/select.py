@@ -1,0 +1,263 @@
+"""From logits to ids: argmax (largest value, then lowest id), advance (token feedback) and score (teacher forcing). Row-invariant.
+
+Only ids below the true vocabulary size are looked at; a row with a NaN or Inf logit gets finite flag 0 and some valid id.
+"""
+
+from __future__ import annotations
+
+from tvm.script.ir_builder import tirx as T
+
+from .base import ARGS, OUT_ROWS, Op, Params
+from .ir import (
+    F32X4,
+    I32X4,
+    barrier,
+    exp4,
+    f32,
+    is_finite_bits,
+    lane,
+    load4,
+    local,
+    log1,
+    max_lanes,
+    prim_func,
+    shared,
+    splat,
+    store,
+    sum_lanes,
+    threads,
+    when,
+)
+
+LOWEST = -3.4e38
+
+
+def _logits(p: Params) -> tuple[str, int, str]:
+    return ("logits", int(p["m"]) * int(p["padded"]), "float32")
+
+
+def _consider(value, index, best, best_id):
+    """Keep (value, index) when larger, or equal with a lower index."""
+    better = T.Or(value > best[0], T.And(value == best[0], index < best_id[0]))
+    with when(better):
+        store(best, 0, value)
+        store(best_id, 0, index)
+
+
+# --- argmax ------------------------------------------------------------------------------------------------------------
+
+
+def _argmax_cpu(name: str, p: Params):
+    vocab, padded = int(p["n"]), int(p["padded"])
+    fours = vocab // 4
+
+    def body(args, logits, out):
+        with T.serial(0, args[1]) as row:
+            top, ids, ok = local(1, F32X4), local(1, I32X4), local(1, I32X4)
+            best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
+            store(top, 0, splat(f32(LOWEST)))
+            store(ids, 0, splat(T.int32(0)))
+            store(ok, 0, splat(T.int32(1)))
+            with T.serial(0, fours) as i:
+                value = T.bind(load4(logits, row * padded + i * 4))
+                larger = value > top[0]
+                store(ids, 0, T.Select(larger, T.Ramp(i * 4, 1, 4), ids[0]))
+                store(top, 0, T.Select(larger, value, top[0]))
+                store(ok, 0, T.Select(is_finite_bits(value, 4), ok[0], splat(T.int32(0))))
+            store(best, 0, lane(top[0], 0))
+            store(best_id, 0, lane(ids[0], 0))
+            store(good, 0, T.min(T.min(lane(ok[0], 0), lane(ok[0], 1)), T.min(lane(ok[0], 2), lane(ok[0], 3))))
+            for j in range(1, 4):
+                _consider(lane(top[0], j), lane(ids[0], j), best, best_id)
+            for i in range(fours * 4, vocab):
+                value = T.bind(logits[row * padded + i])
+                _consider(value, T.int32(i), best, best_id)
+                store(good, 0, T.Select(is_finite_bits(value), good[0], T.int32(0)))
+            store(out, row * 2, best_id[0])
+            store(out, row * 2 + 1, good[0])
+
+    return prim_func(name, [("args", ARGS, "int32"), _logits(p), ("out", OUT_ROWS * 2, "int32")], body)
+
+
+THREADS = 256
+
+
+def _argmax_gpu(name: str, p: Params):
+    m, vocab, padded = int(p["m"]), int(p["n"]), int(p["padded"])
+
+    def body(args, logits, out):
+        with threads(m, 1, 1, THREADS) as (row, _, _, tx):
+            values, ids, goods = shared(THREADS, "float32"), shared(THREADS, "int32"), shared(THREADS, "int32")
+            best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
+            store(best, 0, f32(LOWEST))
+            store(best_id, 0, T.int32(vocab - 1))
+            store(good, 0, T.int32(1))
+            with when(row < args[1]), T.serial(0, -(-vocab // THREADS)) as i:
+                at = T.bind(i * THREADS + tx)
+                with when(at < vocab):
+                    value = T.bind(logits[row * padded + at])
+                    _consider(value, at, best, best_id)
+                    store(good, 0, T.Select(is_finite_bits(value), good[0], T.int32(0)))
+            store(values, tx, best[0])
+            store(ids, tx, best_id[0])
+            store(goods, tx, good[0])
+            barrier()
+            step = THREADS // 2
+            while step:
+                with when(tx < step):
+                    _consider(values[tx + step], ids[tx + step], best, best_id)
+                    store(values, tx, best[0])
+                    store(ids, tx, best_id[0])
+                    store(goods, tx, T.min(goods[tx], goods[tx + step]))
+                barrier()
+                step //= 2
+            with when(T.And(tx == 0, row < args[1])):
+                store(out, row * 2, ids[0])
+                store(out, row * 2 + 1, goods[0])
+
+    return prim_func(name, [("args", ARGS, "int32"), _logits(p), ("out", OUT_ROWS * 2, "int32")], body)
+
+
+# --- advance -----------------------------------------------------------------------------------------------------------
+
+
+def _advance_body(args, tokens, out, done):
+    store(done, 0, T.int32(1))
+    with when(args[2] == 1):
+        rows = T.bind(args[1])
+        start = T.bind(args[0])
+        store(tokens, start + rows, out[(rows - 1) * 2])
+        store(args, 0, start + rows)
+        store(args, 1, T.int32(1))
+
+
+def _advance_params(p: Params):
+    out = ("out", OUT_ROWS * 2, "int32")
+    return [("args", ARGS, "int32"), ("tokens", int(p["tokens"]), "int32"), out, ("done", 1, "int32")]
+
+
+def _advance_cpu(name: str, p: Params):
+    return prim_func(name, _advance_params(p), _advance_body)
+
+
+def _advance_gpu(name: str, p: Params):
+    def body(args, tokens, out, done):
+        with threads(1, 1, 1, 1):
+            _advance_body(args, tokens, out, done)
+
+    return prim_func(name, _advance_params(p), body)
+
+
+# --- score -------------------------------------------------------------------------------------------------------------
+
+SCORE_FIELDS = 3  # margin (top-1 minus top-2 logit), logprob of the given id, top-1 logit
+
+
+def _score_params(p: Params):
+    ids = ("score_ids", OUT_ROWS, "int32")
+    return [("args", ARGS, "int32"), _logits(p), ids, ("score", OUT_ROWS * SCORE_FIELDS, "float32")]
+
+
+def _push(value, first, second):
+    """Keep the two largest values."""
+    store(second, 0, T.max(second[0], T.min(first[0], value)))
+    store(first, 0, T.max(first[0], value))
+
+
+def _given(score_ids, row, vocab: int):
+    return T.max(T.min(score_ids[row], T.int32(vocab - 1)), T.int32(0))
+
+
+def _score_cpu(name: str, p: Params):
+    vocab, padded = int(p["n"]), int(p["padded"])
+    fours = vocab // 4
+
+    def body(args, logits, score_ids, score):
+        with T.serial(0, args[1]) as row:
+            tops, seconds, sums = local(1, F32X4), local(1, F32X4), local(1, F32X4)
+            first, second, total = local(1, "float32"), local(1, "float32"), local(1, "float32")
+            store(tops, 0, splat(f32(LOWEST)))
+            store(seconds, 0, splat(f32(LOWEST)))
+            with T.serial(0, fours) as i:
+                _push(T.bind(load4(logits, row * padded + i * 4)), tops, seconds)
+            store(first, 0, lane(tops[0], 0))
+            store(second, 0, max_lanes(seconds[0]))
+            for j in range(1, 4):
+                _push(T.bind(lane(tops[0], j)), first, second)
+            for i in range(fours * 4, vocab):
+                _push(T.bind(logits[row * padded + i]), first, second)
+            store(sums, 0, splat(f32(0)))
+            with T.serial(0, fours) as i:
+                store(sums, 0, sums[0] + exp4(load4(logits, row * padded + i * 4) - splat(first[0])))
+            store(total, 0, sum_lanes(sums[0]))
+            for i in range(fours * 4, vocab):
+                store(total, 0, total[0] + lane(exp4(splat(logits[row * padded + i] - first[0])), 0))
+            given = logits[row * padded + _given(score_ids, row, vocab)]
+            store(score, row * SCORE_FIELDS, first[0] - second[0])
+            store(score, row * SCORE_FIELDS + 1, given - first[0] - log1(total[0]))
+            store(score, row * SCORE_FIELDS + 2, first[0])
+
+    return prim_func(name, _score_params(p), body)
+
+
+def _score_gpu(name: str, p: Params):
+    m, vocab, padded = int(p["m"]), int(p["n"]), int(p["padded"])
+
+    def body(args, logits, score_ids, score):
+        with threads(m, 1, 1, THREADS) as (row, _, _, tx):
+            a, b = shared(THREADS, "float32"), shared(THREADS, "float32")
+            first, second, total = local(1, "float32"), local(1, "float32"), local(1, "float32")
+            store(first, 0, f32(LOWEST))
+            store(second, 0, f32(LOWEST))
+            with when(row < args[1]), T.serial(0, -(-vocab // THREADS)) as i:
+                at = T.bind(i * THREADS + tx)
+                with when(at < vocab):
+                    _push(T.bind(logits[row * padded + at]), first, second)
+            store(a, tx, first[0])
+            store(b, tx, second[0])
+            barrier()
+            step = THREADS // 2
+            while step:
+                with when(tx < step):
+                    store(b, tx, T.max(T.max(b[tx], b[tx + step]), T.min(a[tx], a[tx + step])))
+                    store(a, tx, T.max(a[tx], a[tx + step]))
+                barrier()
+                step //= 2
+            store(first, 0, a[0])
+            store(second, 0, b[0])
+            barrier()
+            store(total, 0, f32(0))
+            with when(row < args[1]), T.serial(0, -(-vocab // THREADS)) as i:
+                at = T.bind(i * THREADS + tx)
+                with when(at < vocab):
+                    store(total, 0, total[0] + T.exp(logits[row * padded + at] - first[0]))
+            store(a, tx, total[0])
+            barrier()
+            step = THREADS // 2
+            while step:
+                with when(tx < step):
+                    store(a, tx, a[tx] + a[tx + step])
+                barrier()
+                step //= 2
+            with when(T.And(tx == 0, row < args[1])):
+                given = logits[row * padded + _given(score_ids, row, vocab)]
+                store(score, row * SCORE_FIELDS, first[0] - second[0])
+                store(score, row * SCORE_FIELDS + 1, given - first[0] - T.log(a[0]))
+                store(score, row * SCORE_FIELDS + 2, first[0])
+
+    return prim_func(name, _score_params(p), body)
+
+
+ARGMAX = Op("argmax", (("args", "read"), ("logits", "read"), ("out", "write")), _argmax_cpu, _argmax_gpu)
+ADVANCE = Op(
+    "advance",
+    (("args", "read_write"), ("tokens", "read_write"), ("out", "read"), ("done", "write")),
+    _advance_cpu,
+    _advance_gpu,
+)
+SCORE = Op(
+    "score",
+    (("args", "read"), ("logits", "read"), ("score_ids", "read"), ("score", "write")),
+    _score_cpu,
+    _score_gpu,
+)

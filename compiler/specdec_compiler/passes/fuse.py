@@ -1,0 +1,51 @@
+"""Fold a producer into its only consumer where one kernel does both.
+
+needs: abstract ops. guarantees: no rms_norm, silu_mul or add is left (they exist only fused), a linear followed by a residual add
+is one linear_add, and quantization of a norm's or an activation's result happens in that producer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from specdec_runtime.faults import ContractError
+
+from .calls import Call, Straight, straight_pass
+
+# (producer, consumer) -> the op that does both
+FUSIONS = {
+    ("rms_norm", "quantize"): "norm_quantize",
+    ("silu_mul", "quantize"): "silu_mul_quantize",
+    ("linear", "add"): "linear_add",
+}
+MUST_VANISH = {producer for producer, _ in FUSIONS if producer != "linear"} | {"add"}
+
+
+def fuse(program: Straight) -> Straight:
+    """Apply FUSIONS greedily, in program order."""
+    uses = Counter(name for call in program.calls for name in call.inputs) + Counter(program.results)
+    kept: list[Call] = []
+    for call in program.calls:
+        producer = _foldable(call, kept, uses)
+        if producer is None:
+            kept.append(call)
+            continue
+        kept.remove(producer)
+        rest = tuple(name for name in call.inputs[1:] if name not in producer.outputs)
+        op = FUSIONS[producer.op, call.op]
+        kept.append(replace(call, op=op, inputs=producer.inputs + rest, params=call.params | producer.params))
+    left = {call.op for call in kept} & MUST_VANISH
+    if left:
+        raise ContractError(f"no kernel for unfused {sorted(left)}", "passes/fuse.py", "write the model in fusable pairs")
+    return replace(program, calls=tuple(kept))
+
+
+def _foldable(call: Call, kept: list[Call], uses: Counter) -> Call | None:
+    for producer in reversed(kept):
+        if (producer.op, call.op) in FUSIONS and producer.outputs[0] in call.inputs and uses[producer.outputs[0]] == 1:
+            return producer
+    return None
+
+
+FuseProducers = straight_pass("FuseProducers")(fuse)

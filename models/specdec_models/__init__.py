@@ -1,0 +1,6 @@
+"""Model definitions in TVM's relax.frontend.nn: abstract ops only, no kernels, no weights."""
+
+from .config import ProgramShape, RuntimeConfig, WeightFormats
+from .registry import ARCHITECTURES, build_program, build_score
+
+__all__ = ["ARCHITECTURES", "ProgramShape", "RuntimeConfig", "WeightFormats", "build_program", "build_score"]

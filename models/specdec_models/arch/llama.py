@@ -1,0 +1,92 @@
+"""Llama (Touvron et al. 2023) as SmolLM2 uses it: RMSNorm, rotary grouped-query attention, SwiGLU, optionally a tied head."""
+
+from __future__ import annotations
+
+from tvm.relax.frontend import nn
+
+from ..config import ProgramShape, RuntimeConfig
+from ..layers import Fused, Matrix, RMSNorm, add, op, quantize
+
+
+class State(nn.Module):
+    """Everything of a model that the host or other programs see."""
+
+    def __init__(self, c: RuntimeConfig):
+        self.args = nn.Parameter((4,), "int32")
+        self.tokens = nn.Parameter((c.num_tokens,), "int32")
+        self.page_table = nn.Parameter((c.num_pages,), "int32")
+        self.rope = nn.Parameter((c.max_context, c.head_dim), "float32")
+
+
+class Pages(nn.Module):
+    """K and V pages of one layer."""
+
+    def __init__(self, c: RuntimeConfig):
+        self.k = nn.Parameter((c.num_pages, c.num_kv_heads, c.head_dim, c.page_size), "float32")
+        self.v = nn.Parameter((c.num_pages, c.num_kv_heads, c.page_size, c.head_dim), "float32")
+
+
+class Layer(nn.Module):
+    """One transformer layer."""
+
+    def __init__(self, c: RuntimeConfig, index: int):
+        prefix, formats = f"layers.{index}.", c.formats.by_name
+        q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        self.c = c
+        self.attn_norm = RMSNorm(c.hidden, c.norm_eps)
+        self.qkv = Fused({"q": q, "k": kv, "v": kv}, "qkv", c.hidden, prefix, c)
+        self.o = Matrix(c.hidden, q, formats[prefix + "o"])
+        self.mlp_norm = RMSNorm(c.hidden, c.norm_eps)
+        self.gate_up = Fused({"gate": c.ffn, "up": c.ffn}, "gate_up", c.hidden, prefix, c)
+        self.down = Matrix(c.hidden, c.ffn, formats[prefix + "down"])
+        self.pages = Pages(c)
+
+    def forward(self, state: State, x: nn.Tensor) -> nn.Tensor:
+        args = state.args
+        x = add(args, x, self.o(args, *quantize(args, self.attention(state, x))))
+        codes, scales = self.mlp_norm(args, x)
+        gate_up = self.gate_up(args, codes, scales)
+        m = x.shape[0]
+        hidden = op("silu_mul", [args, gate_up], [((m, self.c.ffn), "float32")], m=m, k=self.c.ffn)
+        return add(args, x, self.down(args, *quantize(args, hidden)))
+
+    def attention(self, state: State, x: nn.Tensor) -> nn.Tensor:
+        """Attention output [M, heads * D] f32, before the output projection; appends K and V."""
+        c, args, m = self.c, state.args, x.shape[0]
+        shape = {"m": m, "h": c.num_heads, "kv": c.num_kv_heads, "d": c.head_dim, "s": c.page_size}
+        shape |= {"ctx": c.max_context, "pages": c.num_pages}
+        qkv = self.qkv(args, *self.attn_norm(args, x))
+        rows = [((m, c.num_heads * c.head_dim), "float32")]
+        pages = [state.page_table, self.pages.k, self.pages.v]
+        q = op("rope_append", [args, qkv, state.rope, *pages], rows, **shape)
+        return op("attention", [args, q, *pages], rows, **shape)
+
+
+class Llama(nn.Module):
+    """A whole program: `width` rows of the token history, from args.start on."""
+
+    def __init__(self, c: RuntimeConfig, shape: ProgramShape):
+        self.c, self.shape = c, shape
+        self.state = State(c)
+        self.embed = Matrix(c.padded_vocab, c.hidden, c.formats.by_name["embed"])
+        self.layers = nn.ModuleList([Layer(c, i) for i in range(c.num_layers)])
+        if shape.head:
+            self.norm = RMSNorm(c.hidden, c.norm_eps)
+            if not c.tied_embedding:
+                self.head = Matrix(c.padded_vocab, c.hidden, c.formats.by_name["head"])
+
+    def forward(self):
+        """Programs with a head return (logits, out, advanced); a prefill returns its last residual row, unused."""
+        c, state, m = self.c, self.state, self.shape.width
+        table = [state.args, state.tokens, self.embed.w, self.embed.ws]
+        sizes = {"m": m, "k": c.hidden, "n": c.padded_vocab, "fmt": self.embed.fmt, "tokens": c.num_tokens}
+        x = op("embed", table, [((m, c.hidden), "float32")], **sizes)
+        for layer in self.layers:
+            x = layer(state, x)
+        if not self.shape.head:
+            return x
+        head = self.embed if c.tied_embedding else self.head
+        logits = head(state.args, *self.norm(state.args, x))
+        out = op("argmax", [state.args, logits], [((8, 2), "int32")], m=m, n=c.vocab_size, padded=c.padded_vocab)
+        done = op("advance", [state.args, state.tokens, out], [((1,), "int32")], tokens=c.num_tokens)
+        return logits, out, done

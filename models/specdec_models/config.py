@@ -1,0 +1,51 @@
+"""What a model definition needs to know: sizes, weight formats, and the shape of one program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+GROUP = 32
+
+
+@dataclass(frozen=True)
+class WeightFormats:
+    """Format ("q4" | "q8") of every packed matrix, by its name in the model (layers.0.qkv, head, ...).
+
+    A matrix that would be fused (qkv, gate_up) but whose parts differ in format appears by its parts (layers.0.q, ...).
+    """
+
+    by_name: dict[str, str] = field(default_factory=dict)
+
+    def parts(self, fused: str, names: tuple[str, ...], prefix: str) -> tuple[str, ...]:
+        """The stored names that make up `fused`: itself, or its parts."""
+        return (prefix + fused,) if prefix + fused in self.by_name else tuple(prefix + name for name in names)
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """Sizes of one model as it runs: the config of its source plus context, pages and padding."""
+
+    architecture: str
+    vocab_size: int
+    padded_vocab: int
+    hidden: int
+    ffn: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    max_context: int
+    page_size: int
+    num_pages: int
+    tied_embedding: bool
+    num_tokens: int  # elements of the token history
+    formats: WeightFormats
+
+
+@dataclass(frozen=True)
+class ProgramShape:
+    """One program: its rows, and whether it ends in logits and ids or only fills the KV."""
+
+    width: int
+    head: bool

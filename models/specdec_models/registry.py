@@ -1,0 +1,46 @@
+"""Architecture name -> model definition, and the export of one program to a Relax IRModule."""
+
+from __future__ import annotations
+
+import tvm
+from tvm.relax.frontend import nn
+
+from .arch.llama import Llama
+from .config import ProgramShape, RuntimeConfig
+from .layers import op
+
+ARCHITECTURES: dict[str, type[nn.Module]] = {"llama": Llama}
+
+
+def build_program(config: RuntimeConfig, shape: ProgramShape) -> tvm.IRModule:
+    """The program as abstract ops: one function "forward" whose parameters carry the module's parameter names."""
+    return _export(ARCHITECTURES[config.architecture](config, shape))
+
+
+class Score(nn.Module):
+    """Teacher forcing over logits a verify program left behind."""
+
+    def __init__(self, config: RuntimeConfig, width: int):
+        self.config, self.width = config, width
+        self.args = nn.Parameter((4,), "int32")
+        self.logits = nn.Parameter((8, config.padded_vocab), "float32")
+        self.score_ids = nn.Parameter((8,), "int32")
+
+    def forward(self):
+        c = self.config
+        inputs = [self.args, self.logits, self.score_ids]
+        return op("score", inputs, [((8, 3), "float32")], m=self.width, n=c.vocab_size, padded=c.padded_vocab)
+
+
+def build_score(config: RuntimeConfig, width: int) -> tvm.IRModule:
+    """The score program of one width."""
+    return _export(Score(config, width))
+
+
+def _export(module: nn.Module) -> tvm.IRModule:
+    exported, params = module.export_tvm({"forward": {}})[:2]
+    function = exported["forward"]
+    # parameter names such as "layers.0.qkv.w" are kept in an attribute: relax variables cannot carry dots
+    order = ",".join(name for name, _ in params)
+    exported["forward"] = function.with_attr("specdec.params", order)
+    return exported
