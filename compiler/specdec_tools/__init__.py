@@ -1,0 +1,1 @@
+"""Commands around a bundle: run it, serve it, drive it in a browser."""
