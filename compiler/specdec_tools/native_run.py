@@ -1,0 +1,106 @@
+"""Requests on this CPU: the decode core driven by `drive.run` against the native backend.
+
+Does not know kernels. Invariant: the objects it returns have the fields that the page's worker gives, made by the same
+core; only the clock and the device differ.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from specdec_runtime import drive
+from specdec_runtime.backends.base import Backend
+from specdec_runtime.decode.effects import Effect, Emit
+from specdec_runtime.decode.request import Request
+from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.score import score
+from specdec_runtime.drafters.registry import make_drafter
+from specdec_runtime.faults import ArtifactError, ContractError
+from specdec_runtime.plan import Plan, load_plan
+from specdec_tools.text import BundleText
+
+OnText = Callable[[str], None]
+
+
+def read_plan_file(bundle: Path) -> Plan:
+    try:
+        return load_plan((bundle / "plan.json").read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"cannot be read: {error}", "plan.json", "Build the bundle again") from None
+
+
+def open_native(bundle: Path) -> Backend:
+    """The native backend; it needs the compiler's side of the project."""
+    try:
+        from specdec_compiler.native import open_backend
+    except ImportError as error:
+        raise ContractError(f"the native backend cannot be imported: {error}", "specdec_compiler") from None
+    return open_backend(bundle)
+
+
+class NativeRun:
+    """One loaded bundle; one request at a time."""
+
+    def __init__(self, plan: Plan, text: BundleText, backend: Backend, load_ms: float) -> None:
+        self.plan, self.text, self.backend, self.load_ms = plan, text, backend, load_ms
+
+    @classmethod
+    def open(cls, bundle: Path, opener: Callable[[Path], Backend] = open_native) -> NativeRun:
+        start = time.perf_counter()
+        plan = read_plan_file(bundle)
+        text = BundleText.open(bundle, plan.text, plan.ids.chat_template is not None)
+        backend = opener(bundle)
+        return cls(plan, text, backend, (time.perf_counter() - start) * 1000)
+
+    def __enter__(self) -> NativeRun:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.backend.close()
+
+    def prompt_ids(self, request: dict[str, Any]) -> list[int]:
+        if "prompt_ids" in request:
+            return list(request["prompt_ids"])
+        raw, system = bool(request.get("raw")), request.get("system")
+        return self.text.prompt_ids(request["prompt"], raw=raw, system=system)
+
+    def _finished(self, result: dict[str, Any]) -> dict[str, Any]:
+        timing = {"load": self.load_ms, **result["timing_ms"]}
+        device = {name: self.backend.info[name] for name in ("backend", "adapter")}
+        return {**result, "timing_ms": timing, "device": device}
+
+    def generate(
+        self,
+        request: dict[str, Any],
+        on_text: OnText = lambda text: None,
+        should_cancel: Callable[[], bool] = lambda: False,
+    ) -> dict[str, Any]:
+        prompt_ids = self.prompt_ids(request)
+        drafter = make_drafter(request["drafter"], self.plan)
+        effects = decode(self.plan, Request(prompt_ids, request["max_tokens"], request["k"]), drafter)
+        stream, pieces = self.text.stream(), []
+
+        def show(text: str) -> None:
+            pieces.append(text)
+            if text:
+                on_text(text)
+
+        def heard(effect: Effect) -> None:
+            if isinstance(effect, Emit):
+                show("".join([stream.push(token_id) for token_id in effect.ids]))
+
+        with closing(effects):
+            result = drive.run(effects, self.backend, heard, should_cancel)
+        show(stream.finish())
+        return self._finished({**result, "text": "".join(pieces)})
+
+    def score(self, request: dict[str, Any]) -> dict[str, Any]:
+        prompt_ids = self.prompt_ids(request)
+        effects = score(self.plan, prompt_ids, request["score_ids"], request["width"])
+        with closing(effects):
+            result = drive.run(effects, self.backend)
+        return self._finished({"prompt_ids": prompt_ids, **result})
