@@ -1,7 +1,8 @@
 // The chat page: joins the form, the client and the view. `window.specdec` is the same client, for scripts.
 
 import { Client } from "./client.js";
-import { Answer, Log, duration, element, hideFault, show, showFault, showLoaded, showProgress } from "./view.js";
+import { Answer, Log, duration, element, hideFault, showFault } from "./view.js";
+import { showLoaded, showProgress, showRate, showTiles } from "./view.js";
 
 /** @typedef {{role: string, content: string}} Message */
 
@@ -43,6 +44,7 @@ async function load(url, backend) {
   } catch (error) {
     element("loading").hidden = true;
     element("open").hidden = false;
+    input("bundle").value = url;
     showFault(error);
   }
   setRunning(false);
@@ -72,14 +74,31 @@ class Counts {
 
   show() {
     const seconds = (performance.now() - this.first) / 1000;
-    show("count", String(this.tokens));
-    show("drafted", String(this.drafted));
-    show("accepted", String(this.accepted));
-    show("first", duration(this.first - this.start));
-    show("per-pass", (this.tokens / this.passes).toFixed(2));
-    if (this.passes > 1) show("speed", ((this.tokens - 1) / seconds).toFixed(1));
-    element("rate").style.width = `${this.drafted ? (100 * this.accepted) / this.drafted : 0}%`;
+    showTiles({
+      ...(this.passes > 1 && { speed: ((this.tokens - 1) / seconds).toFixed(1) }),
+      count: String(this.tokens),
+      drafted: String(this.drafted),
+      accepted: String(this.accepted),
+      first: duration(this.first - this.start),
+      "per-pass": (this.tokens / this.passes).toFixed(2),
+    });
+    showRate(this.accepted, this.drafted);
   }
+}
+
+/** The worker's own figures, once the answer is whole. @param {any} result */
+function showResult({ usage, speculation, timing_ms: ms }) {
+  const { num_drafted: drafted, num_accepted: accepted, num_target_passes: passes } = speculation;
+  const tokens = usage.completion_tokens;
+  showTiles({
+    count: String(tokens),
+    drafted: String(drafted),
+    accepted: String(accepted),
+    ...(ms.first_token !== null && { first: duration(ms.first_token) }),
+    ...(passes > 0 && { "per-pass": (tokens / passes).toFixed(2) }),
+    ...(ms.decode > 0 && { speed: ((1000 * tokens) / ms.decode).toFixed(1) }),
+  });
+  showRate(accepted, drafted);
 }
 
 /** @param {any} result @returns {string} */
@@ -118,10 +137,13 @@ async function ask(said) {
     answer.add(fields.pieces, fields.num_accepted);
     counts.add(fields);
   };
+  showTiles({});
+  showRate(0, 0);
   setRunning(true);
   try {
     const result = await client.generate(request, onText, ({ done, total }) => answer.reading(done, total));
     answer.end(summary(result));
+    showResult(result);
     if (mine === generation) history.push({ role: "user", content: said }, { role: "assistant", content: result.text });
   } catch (error) {
     answer.end("");

@@ -85,8 +85,20 @@ export function showLoaded(loaded) {
   const badge = element("device");
   badge.hidden = false;
   badge.textContent = device.backend === "wasm" ? "CPU (WebAssembly)" : `GPU (${device.adapter})`;
-  badge.title = [`${device.backend}: ${device.adapter}`, reason].filter(Boolean).join(" - ");
+  const detail = `${device.backend}: ${device.adapter}${reason ? ` (${reason})` : ""}, loaded in ${duration(loaded.load_ms)}`;
+  badge.title = detail;
+  show("device-detail", detail);
   showMemory(loaded.memory);
+}
+
+/** The tiles beside the chat; one that has no value yet shows a dash. @param {Record<string, string>} values */
+export function showTiles(values) {
+  for (const id of ["speed", "first", "drafted", "accepted", "per-pass", "count"]) show(id, values[id] ?? "\u2013");
+}
+
+/** @param {number} accepted @param {number} drafted */
+export function showRate(accepted, drafted) {
+  element("rate").style.width = `${drafted ? (100 * accepted) / drafted : 0}%`;
 }
 
 /** The turns of the chat. */
