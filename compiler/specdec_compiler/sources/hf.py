@@ -127,7 +127,8 @@ def _number(data: dict[str, Any], key: str, where: str, default: float | None = 
     return float(value)
 
 
-def _stored_name(name: str) -> str:
+def stored_name(name: str) -> str:
+    """The Hugging Face name of a tensor of ModelSpec.names()."""
     if name in _TOP_NAMES:
         return _TOP_NAMES[name]
     _, layer, part = name.split(".")
@@ -135,7 +136,7 @@ def _stored_name(name: str) -> str:
 
 
 def _check_tensors(tensors: dict[str, FloatTensor], config: ModelConfig, folder: Path) -> None:
-    wanted = {_stored_name(name): tensor_shape(config, name) for name in config.tensor_names()}
+    wanted = {stored_name(name): tensor_shape(config, name) for name in config.tensor_names()}
     for stored, shape in wanted.items():
         if stored not in tensors:
             action = "use the whole folder of a Llama model"
@@ -156,7 +157,7 @@ def _check_tensors(tensors: dict[str, FloatTensor], config: ModelConfig, folder:
 
 
 def _read(tensors: dict[str, FloatTensor], quantization: Quantization, name: str) -> Weight:
-    stored = tensors[_stored_name(name)]
+    stored = tensors[stored_name(name)]
     values = stored.read()
     if values.ndim == 1:
         check_finite(values, stored.where)

@@ -123,11 +123,10 @@ def _record(name: str, entry: Any, data: mmap.mmap, start: int, path: Path) -> F
     where = f"{path}: tensor {name}"
     try:
         dtype, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        integers = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
     except (TypeError, KeyError, ValueError):
-        integers = False
-    if not integers:
-        raise ArtifactError("the tensor's record is damaged", where, _GET_AGAIN)
+        raise ArtifactError("the tensor's record is damaged", where, _GET_AGAIN) from None
+    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+        raise ArtifactError("the tensor's record holds a number that is no size", where, _GET_AGAIN)
     if begin > end or start + end > len(data):
         message = f"the file is truncated: the tensor ends at byte {start + end}, the file at {len(data)}"
         raise ArtifactError(message, where, _GET_AGAIN)

@@ -157,10 +157,21 @@ def first_layers(spec: ModelSpec, num_layers: int) -> ModelSpec:
 
 def check_config(config: ModelConfig, where: str) -> ModelConfig:
     """Return config, or raise ArtifactError for the first size that no kernel could serve."""
-    sizes = ("vocab_size", "hidden", "ffn", "num_layers", "num_heads", "num_kv_heads", "head_dim", "context")
-    for name in sizes:
-        if getattr(config, name) <= 0:
-            raise ArtifactError(f"{name} is {getattr(config, name)}", where, "give a positive size")
+    for name in (
+        "vocab_size",
+        "hidden",
+        "ffn",
+        "num_layers",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "context",
+    ):
+        # The limits only keep a damaged number from costing hours or all memory.
+        limit = 1000 if name == "num_layers" else 1 << 24
+        if not 0 < getattr(config, name) <= limit:
+            message = f"{name} is {getattr(config, name)}"
+            raise ArtifactError(message, where, f"use a model with a {name} from 1 to {limit}")
     if config.num_heads % config.num_kv_heads:
         message = f"{config.num_heads} query heads do not share {config.num_kv_heads} key/value heads evenly"
         raise ArtifactError(message, where, "use a model whose head counts divide")
