@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,9 @@ def _check_architecture(spec: ModelSpec) -> None:
     c = spec.config
     if c.architecture not in ARCHITECTURES:
         known = ", ".join(sorted(ARCHITECTURES))
-        raise ArtifactError(f"architecture {c.architecture!r} is not supported", c.name, f"use one of: {known}")
+        raise ArtifactError(
+            f"architecture {c.architecture!r} is not supported", c.name, f"use one of: {known}"
+        )
     for what, value, multiple in (("head_dim", c.head_dim, 16), ("hidden", c.hidden, 32), ("ffn", c.ffn, 32)):
         if value % multiple:
             message = f"{what} is {value}, but the kernels need a multiple of {multiple}"
@@ -133,8 +135,10 @@ def _replace(work: Path, destination: Path) -> None:
         os.rename(work, destination)
 
 
-def _write_bundle(recipe: Recipe, recipe_sha: str, models: Models, work: Path, progress: Progress) -> dict[str, Any]:
-    owned = [("target", models.champion)] + ([("draft", models.draft)] if models.draft and not models.shared else [])
+def _write_bundle(
+    recipe: Recipe, recipe_sha: str, models: Models, work: Path, progress: Progress
+) -> dict[str, Any]:
+    owned = weight_owners(models)
     total = sum(len(spec.names()) for _, spec in owned) + 2
     done = 0
 
@@ -146,7 +150,7 @@ def _write_bundle(recipe: Recipe, recipe_sha: str, models: Models, work: Path, p
     writer = ShardWriter(work)
     formats = {role: write_model(spec, role, models.context, writer, step) for role, spec in owned}
     writer.close()
-    parts = _parts(recipe, models, formats)
+    parts = model_parts(recipe, models, formats)
     step("kernels")
     lowered = lower(parts)
     text = models.champion.text
@@ -163,7 +167,9 @@ def _write_bundle(recipe: Recipe, recipe_sha: str, models: Models, work: Path, p
         "chat_template": sha256(text.chat_template.encode()) if text.chat_template is not None else None,
         "kernels": compiler_hash(),
     }
-    names = {"target": models.champion.config.name} | ({"draft": models.draft.config.name} if models.draft else {})
+    names = {"target": models.champion.config.name} | (
+        {"draft": models.draft.config.name} if models.draft else {}
+    )
     about = {
         "bos_id": text.bos_id,
         "add_bos": text.add_bos,
@@ -181,7 +187,14 @@ def _write_bundle(recipe: Recipe, recipe_sha: str, models: Models, work: Path, p
     return manifest
 
 
-def _parts(recipe: Recipe, models: Models, formats: dict[str, dict[str, str]]) -> tuple[Part, ...]:
+def weight_owners(models: Models) -> list[tuple[str, ModelSpec]]:
+    """(role, model) of those whose weights are stored: a draft from the champion's layers stores none."""
+    own_draft = models.draft is not None and not models.shared
+    return [("target", models.champion), *([("draft", models.draft)] if own_draft else [])]  # type: ignore[list-item]
+
+
+def model_parts(recipe: Recipe, models: Models, formats: dict[str, dict[str, str]]) -> tuple[Part, ...]:
+    """The pair as lowered.py takes it; `formats`: by role of the model that owns the weights, then by matrix."""
     size = recipe.pages.size
     target = runtime_config(models.champion, models.context, size, formats["target"])
     if models.draft is None:
@@ -196,11 +209,15 @@ def _parts(recipe: Recipe, models: Models, formats: dict[str, dict[str, str]]) -
 
 def _kept_formats(formats: dict[str, str], num_layers: int) -> dict[str, str]:
     """The formats of the matrices a model of so many layers has."""
-    return {k: v for k, v in formats.items() if not k.startswith("layers.") or int(k.split(".")[1]) < num_layers}
+    return {
+        k: v for k, v in formats.items() if not k.startswith("layers.") or int(k.split(".")[1]) < num_layers
+    }
 
 
 def _manifest(recipe: Recipe, writer: ShardWriter, files: dict[str, bytes]) -> dict[str, Any]:
-    entries = [{"path": path, "bytes": size, "sha256": digest} for path, (size, digest) in writer.shards.items()]
+    entries = [
+        {"path": path, "bytes": size, "sha256": digest} for path, (size, digest) in writer.shards.items()
+    ]
     entries += [{"path": path, "bytes": len(data), "sha256": sha256(data)} for path, data in files.items()]
     head = {"format": "specdec-bundle", "version": 1, "name": recipe.name, "license": recipe.license}
     return {**head, "compiler": __version__, "files": sorted(entries, key=lambda entry: entry["path"])}
@@ -225,8 +242,3 @@ def hash_file(path: Path) -> str:
 def kernel_instances(plan) -> dict[str, tuple[str, dict[str, int | str]]]:
     """The CPU kernels of a plan as emit/code.py takes them."""
     return {kernel.entry: (kernel.op, dict(kernel.params)) for kernel in plan.target("cpu").kernels}
-
-
-def describe_part(part: Part) -> dict[str, Any]:
-    """A part as plain data, for dumps."""
-    return asdict(part)

@@ -32,7 +32,12 @@ def compiler_hash() -> str:
     here = Path(__file__).parent
     import specdec_models
 
-    sources = [*here.glob("*.py"), *here.glob("kernels/*.py"), *here.glob("passes/*.py"), *here.glob("emit/*.py")]
+    sources = [
+        *here.glob("*.py"),
+        *here.glob("kernels/*.py"),
+        *here.glob("passes/*.py"),
+        *here.glob("emit/*.py"),
+    ]
     sources += Path(specdec_models.__file__).parent.rglob("*.py")
     for path in sorted(sources, key=lambda p: (p.parent.name, p.name)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")

@@ -7,10 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from tqdm import tqdm
-
 from specdec_runtime.bundle import open_bundle
 from specdec_runtime.faults import SpecdecError, error_json, exit_code
+from tqdm import tqdm
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,6 +22,9 @@ def main(argv: list[str] | None = None) -> int:
             print(json.dumps(error_json(error)))
         print(f"error: {error}", file=sys.stderr)
         return exit_code(error)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        sys.stderr.close()
+        return 0
     except KeyboardInterrupt:
         print("interrupted; nothing was left behind", file=sys.stderr)
         return 130
@@ -30,12 +32,16 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="specdec-compile", description="Compile a recipe into a bundle for the browser.")
+    parser = argparse.ArgumentParser(
+        prog="specdec-compile", description="Compile a recipe into a bundle for the browser."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     build = commands.add_parser("build", help="compile RECIPE into the bundle folder OUT")
     build.add_argument("recipe", type=Path)
-    build.add_argument("-o", "--out", type=Path, required=True, help="bundle folder (replaced if it is a bundle)")
+    build.add_argument(
+        "-o", "--out", type=Path, required=True, help="bundle folder (replaced if it is a bundle)"
+    )
     build.add_argument("--quiet", action="store_true", help="no progress bar")
     build.set_defaults(run=_build)
 

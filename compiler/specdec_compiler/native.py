@@ -19,7 +19,9 @@ def open_backend(bundle: Bundle | Path | str) -> NativeBackend:
         bundle = open_bundle(bundle)
     if bundle.plan.ids.kernels != compiler_hash():
         message = "the bundle's kernels were made by another version of the compiler"
-        raise ArtifactError(message, "plan.json: $.ids.kernels", "build the bundle again with specdec-compile build")
+        raise ArtifactError(
+            message, "plan.json: $.ids.kernels", "build the bundle again with specdec-compile build"
+        )
     kernels = kernel_instances(bundle.plan)
     key = sorted([name, op, sorted(params.items())] for name, (op, params) in kernels.items())
     return NativeBackend(bundle, cached("native", key, lambda: build_native(kernels)))

@@ -42,7 +42,9 @@ class Matrix(nn.Module):
     def forward(self, args: nn.Tensor, codes: nn.Tensor, scales: nn.Tensor) -> nn.Tensor:
         m = codes.shape[0]
         shape = [((m, self.n), "float32")]
-        return op("linear", [args, codes, scales, self.w, self.ws], shape, m=m, n=self.n, k=self.k, fmt=self.fmt)
+        return op(
+            "linear", [args, codes, scales, self.w, self.ws], shape, m=m, n=self.n, k=self.k, fmt=self.fmt
+        )
 
 
 class Fused(nn.Module):
@@ -61,7 +63,9 @@ class Fused(nn.Module):
             return outputs[0]
         m, widths = codes.shape[0], [x.shape[1] for x in outputs]
         parts = "x".join(str(width) for width in widths)
-        return op(f"concat{len(outputs)}", [args, *outputs], [((m, sum(widths)), "float32")], m=m, parts=parts)
+        return op(
+            f"concat{len(outputs)}", [args, *outputs], [((m, sum(widths)), "float32")], m=m, parts=parts
+        )
 
 
 class RMSNorm(nn.Module):

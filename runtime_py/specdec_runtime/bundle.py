@@ -67,7 +67,9 @@ def open_bundle(folder: Path | str) -> Bundle:
     for target in plan.targets:
         for path in (target.module, *(path for buffer in target.buffers for path in buffer.files)):
             if path not in files:
-                raise ArtifactError(f"the plan names {path}, the manifest does not", "manifest.json: files", _REBUILD)
+                raise ArtifactError(
+                    f"the plan names {path}, the manifest does not", "manifest.json: files", _REBUILD
+                )
     return Bundle(folder, data["name"], data["license"], files, plan)
 
 
@@ -78,7 +80,9 @@ def _fail(where: str, message: str) -> ArtifactError:
 def _read_manifest(data: Any) -> dict[str, BundleFile]:
     _check_object(data, _FIELDS, "$")
     if data["format"] != "specdec-bundle" or data["version"] != 1:
-        raise _fail("$.format", f"expected specdec-bundle version 1, found {data['format']} {data['version']}")
+        raise _fail(
+            "$.format", f"expected specdec-bundle version 1, found {data['format']} {data['version']}"
+        )
     files: dict[str, BundleFile] = {}
     for i, entry in enumerate(data["files"]):
         _check_object(entry, {"path": str, "bytes": int, "sha256": str}, f"$.files[{i}]")

@@ -24,7 +24,14 @@ Instances = Mapping[str, tuple[str, Params]]  # kernel name -> (op, params)
 def build_wasm(kernels: Instances) -> bytes:
     """One WASM module exporting a function per kernel; it imports only its memory."""
     exports = [f"--export={name}" for name in (*kernels, "__heap_base")]
-    flags = ["--no-entry", "--import-memory", "--stack-first", "-z", f"stack-size={STACK_BYTES}", "--strip-all"]
+    flags = [
+        "--no-entry",
+        "--import-memory",
+        "--stack-first",
+        "-z",
+        f"stack-size={STACK_BYTES}",
+        "--strip-all",
+    ]
     return _link("wasm-ld", [*flags, *exports], kernels, wasm_target())
 
 
@@ -47,5 +54,7 @@ def _link(linker: str, flags: list[str], kernels: Instances, target) -> bytes:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             text = (done.stderr or done.stdout).strip()[:2000]
-            raise ArtifactError(f"{linker} failed: {text}", "linking kernels", "check that the ziglang package is whole")
+            raise ArtifactError(
+                f"{linker} failed: {text}", "linking kernels", "check that the ziglang package is whole"
+            )
         return linked.read_bytes()

@@ -9,9 +9,10 @@ import io
 import json
 import zipfile
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any
 
-from specdec_models import ProgramShape, RuntimeConfig, WeightFormats, build_program, build_score
+from specdec_models import ProgramShape, RuntimeConfig, build_program, build_score
 
 from ..cache import cached
 from ..kernels import OPS, kernel_name
@@ -61,13 +62,6 @@ def _archive(lowered: Lowered) -> bytes:
     return data.getvalue()
 
 
-def part_from_json(data: dict[str, Any]) -> Part:
-    """The inverse of asdict(Part)."""
-    config = dict(data["config"])
-    config["formats"] = WeightFormats(config["formats"]["by_name"])
-    return Part(data["role"], data["weights"], RuntimeConfig(**config))
-
-
 def _lower(parts: tuple[Part, ...]) -> Lowered:
     cpu, gpu = _Target("cpu", parts), _Target("gpu", parts)
     wasm = build_wasm(cpu.instances)
@@ -80,7 +74,7 @@ def _lower(parts: tuple[Part, ...]) -> Lowered:
             "entry": wgsl.entry,
             "workgroup": list(wgsl.workgroup),
             "source": [len(text), len(body)],
-            "bindings": [arg_index[_buffer_arg(arg)] for arg in wgsl.bindings],
+            "bindings": [arg_index[arg] for arg in wgsl.bindings],
         }
         gpu_kernels.append(entry)
         text += body
@@ -93,11 +87,6 @@ def _lower(parts: tuple[Part, ...]) -> Lowered:
         wasm,
         text,
     )
-
-
-def _buffer_arg(name: str) -> str:
-    """TVM may suffix a buffer's name to make it unique in the text; our argument names have no such suffix."""
-    return name
 
 
 class _Target:
@@ -117,17 +106,27 @@ class _Target:
         role = part.role
         results = (f"{role}.logits", f"{role}.out", f"{role}.done")
         kind = "verify" if role == "target" else "step"
-        self.add(part, f"{role}.prefill", PREFILL_WIDTH, build_program(part.config, ProgramShape(PREFILL_WIDTH, False)), ("",))
+        self.add(
+            part,
+            f"{role}.prefill",
+            PREFILL_WIDTH,
+            build_program(part.config, ProgramShape(PREFILL_WIDTH, False)),
+            ("",),
+        )
         for width in WIDTHS[role]:
             module = build_program(part.config, ProgramShape(width, True))
             self.add(part, f"{role}.{kind}_{width}", width, module, results)
         if role == "target":
             for width in WIDTHS[role]:
-                self.add(part, f"target.score_{width}", width, build_score(part.config, width), ("target.score",))
+                self.add(
+                    part, f"target.score_{width}", width, build_score(part.config, width), ("target.score",)
+                )
 
     def add(self, part: Part, name: str, width: int, module, results: tuple[str, ...]) -> None:
         planned = run_phases(module, self.target)
-        self.programs.append((name, part.role, width, read_program(planned, part.role, part.weights, results)))
+        self.programs.append(
+            (name, part.role, width, read_program(planned, part.role, part.weights, results))
+        )
 
     def kernel(self, name: str) -> dict[str, Any]:
         op, params = self.instances[name]
@@ -149,12 +148,15 @@ class _Target:
         scratch: list[int] = []
         programs = []
         for name, role, width, program in self.programs:
-            for i, size in enumerate(program.storage_bytes):
-                scratch[i : i + 1] = [max(size, scratch[i] if i < len(scratch) else 0)]
+            scratch = [max(sizes) for sizes in zip_longest(scratch, program.storage_bytes, fillvalue=0)]
             dispatches = []
             for step in program.steps:
                 kernel = index[kernel_name(step.op, step.params)]
-                places = [place.name or [place.storage, place.dtype, list(place.shape)] for place in step.places]
-                dispatches.append({"kernel": kernel, "places": places, "grid": grids[kernel] if grids else [1, 1, 1]})
+                places = [
+                    place.name or [place.storage, place.dtype, list(place.shape)] for place in step.places
+                ]
+                dispatches.append(
+                    {"kernel": kernel, "places": places, "grid": grids[kernel] if grids else [1, 1, 1]}
+                )
             programs.append({"name": name, "model": role, "width": width, "dispatches": dispatches})
         return {"kernels": kernels, "programs": programs, "scratch_bytes": scratch}

@@ -76,7 +76,10 @@ class _Assembler:
         self.state: dict[str, tuple[str, str, tuple[int, ...]]] = {}
         for part in parts:
             self.state |= state_tensors(part)
-        self.scratch = [self.buffer(f"scratch.{i}", size, "scratch") for i, size in enumerate(self.lowered["scratch_bytes"])]
+        self.scratch = [
+            self.buffer(f"scratch.{i}", size, "scratch")
+            for i, size in enumerate(self.lowered["scratch_bytes"])
+        ]
 
     def build(self) -> dict[str, Any]:
         for name in self.state:  # every state tensor exists, whether a program uses it or not
@@ -99,14 +102,21 @@ class _Assembler:
             {"kernel": d["kernel"], "tensors": [self.place(p) for p in d["places"]], "grid": d["grid"]}
             for d in program["dispatches"]
         ]
-        return {"name": program["name"], "model": program["model"], "width": program["width"], "dispatches": dispatches}
+        return {
+            "name": program["name"],
+            "model": program["model"],
+            "width": program["width"],
+            "dispatches": dispatches,
+        }
 
     def buffer(self, name: str, size: int, lifetime: str) -> int:
         self.buffers.append({"name": name, "bytes": -(-size // 16) * 16, "lifetime": lifetime, "files": []})
         return len(self.buffers) - 1
 
     def tensor(self, name: str, buffer: int, offset: int, dtype: str, shape) -> int:
-        self.tensors.append({"name": name, "buffer": buffer, "offset": offset, "dtype": dtype, "shape": list(shape)})
+        self.tensors.append(
+            {"name": name, "buffer": buffer, "offset": offset, "dtype": dtype, "shape": list(shape)}
+        )
         self.index[name] = len(self.tensors) - 1
         return self.index[name]
 
@@ -115,7 +125,11 @@ class _Assembler:
         if not isinstance(place, str):
             storage, dtype, shape = place
             name = f"scratch.{storage}:{dtype}{'x'.join(map(str, shape))}"
-            return self.index.get(name, -1) if name in self.index else self.tensor(name, self.scratch[storage], 0, dtype, shape)
+            return (
+                self.index.get(name, -1)
+                if name in self.index
+                else self.tensor(name, self.scratch[storage], 0, dtype, shape)
+            )
         if place in self.index:
             return self.index[place]
         if place in self.stored:

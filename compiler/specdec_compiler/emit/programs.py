@@ -10,9 +10,8 @@ import re
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax
-
 from specdec_runtime.faults import ContractError
+from tvm import relax
 
 from ..kernels import OPS
 from ..passes.calls import PREFIX, parse_params, tensor_type
@@ -133,5 +132,7 @@ class _Reader:
         tensors = [arg for arg in call.args if isinstance(arg, relax.Var)]
         text = next(arg for arg in call.args if not isinstance(arg, relax.Var))
         if op not in OPS or len(tensors) != len(OPS[op].args):
-            raise ContractError(f"no kernel takes {op} with {len(tensors)} buffers", "emit/programs.py", "add the kernel")
+            raise ContractError(
+                f"no kernel takes {op} with {len(tensors)} buffers", "emit/programs.py", "add the kernel"
+            )
         self.steps.append(Step(op, parse_params(str(text.value)), tuple(self.places[t] for t in tensors)))  # type: ignore[misc]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-
 from specdec_runtime.faults import ArtifactError
 
 from ..quantize import QuantWeight, pack_q4, pack_q8
@@ -22,8 +21,6 @@ SHARD_BYTES = 32 << 20
 ARENA_BYTES = 128 << 20
 ALIGN = 256
 VOCAB_PAD = 32  # rows the embedding and head are padded to
-
-_NUMPY_NAMES = {"uint32": "uint32", "int32": "int32", "float32": "float32"}
 
 
 @dataclass
@@ -64,9 +61,16 @@ class ShardWriter:
             self._close_arena()
             self.arenas.append(Arena(f"weights.{len(self.arenas)}"))
         arena = self.arenas[-1]
-        self.tensors.append(StoredTensor(name, len(self.arenas) - 1, arena.bytes, str(array.dtype), array.shape))
+        self.tensors.append(
+            StoredTensor(name, len(self.arenas) - 1, arena.bytes, str(array.dtype), array.shape)
+        )
         self._write(memoryview(array).cast("B"))
         self._write(bytes(-arena.bytes % ALIGN))
+
+    def add_matrix(self, name: str, weight: QuantWeight, pad_to: int) -> None:
+        """Pack and append the parts of one matrix."""
+        for part, array in packed_matrix(weight, pad_to).items():
+            self.add(f"{name}.{part}", array)
 
     def close(self) -> None:
         """Write what is left."""
@@ -91,6 +95,16 @@ class ShardWriter:
     def _close_arena(self) -> None:
         if self.pending:
             self._flush()
+
+
+class NullWriter:
+    """Takes tensors and drops them: for the formats alone."""
+
+    def add(self, name: str, array: np.ndarray) -> None:
+        """Drop it."""
+
+    def add_matrix(self, name: str, weight: QuantWeight, pad_to: int) -> None:
+        """Drop it."""
 
 
 def packed_matrix(weight: QuantWeight, pad_to: int = 4) -> dict[str, np.ndarray]:
@@ -121,15 +135,18 @@ def rope_table(theta: float, context: int, head_dim: int) -> np.ndarray:
 
 
 def write_model(
-    spec: ModelSpec, prefix: str, context: int, writer: ShardWriter, progress: Callable[[str], None]
+    spec: ModelSpec,
+    prefix: str,
+    context: int,
+    writer: ShardWriter | NullWriter,
+    progress: Callable[[str], None],
 ) -> dict[str, str]:
     """Pack and write every tensor of a model under "<prefix>."; returns the format of each stored matrix by name."""
     formats: dict[str, str] = {}
 
     def put(name: str, weight: QuantWeight, pad_to: int = 4) -> None:
         formats[name] = weight.format
-        for part, array in packed_matrix(weight, pad_to).items():
-            writer.add(f"{prefix}.{name}.{part}", array)
+        writer.add_matrix(f"{prefix}.{name}", weight, pad_to)
 
     def matrix(name: str) -> QuantWeight:
         weight = spec.tensor(name)

@@ -18,7 +18,6 @@ from .ir import (
     exp4,
     f32,
     fma,
-    lane,
     load4,
     local,
     max_lanes,

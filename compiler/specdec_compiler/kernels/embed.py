@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm.script.ir_builder import tirx as T
 
 from .base import ARGS, GROUP, Op, Params
-from .ir import lane, prim_func, store, threads, when
+from .ir import prim_func, store, threads, when
 
 ORDER8 = ((0, 4, 1, 5), (2, 6, 3, 7))  # byte -> k inside eight, for even and odd words of the 8-bit layout
 

@@ -21,12 +21,11 @@ I32X4 = "int32x4"
 
 def prim_func(name: str, params: list[tuple[str, int, str]], body: Callable[..., None]) -> tirx.PrimFunc:
     """Build a PrimFunc of flat buffers; `params` lists (name, elements, dtype); `body` gets the buffers in that order."""
-    with IRBuilder() as builder:
-        with T.prim_func():
-            T.func_name(name)
-            buffers = [T.arg(arg, T.buffer((size,), dtype)) for arg, size, dtype in params]
-            T.func_attr({"tirx.noalias": True})
-            body(*buffers)
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name(name)
+        buffers = [T.arg(arg, T.buffer((size,), dtype)) for arg, size, dtype in params]
+        T.func_attr({"tirx.noalias": True})
+        body(*buffers)
     return builder.get().with_attr("global_symbol", name)
 
 
@@ -151,7 +150,9 @@ def log1(x):
     """Natural log of one positive normal f32 on the CPU: Cephes logf (mantissa to [sqrt 1/2, sqrt 2), degree-8 polynomial), no fma."""
     bits = T.bind(T.reinterpret("int32", x))
     exponent = T.bind(T.shift_right(bits, 23) - 126)
-    half = T.bind(T.reinterpret("float32", T.bitwise_or(T.bitwise_and(bits, T.int32(0x007FFFFF)), T.int32(0x3F000000))))
+    half = T.bind(
+        T.reinterpret("float32", T.bitwise_or(T.bitwise_and(bits, T.int32(0x007FFFFF)), T.int32(0x3F000000)))
+    )
     small = T.bind(half < f32(0.70710678118654752))
     e = T.bind(T.cast(T.Select(small, exponent - 1, exponent), "float32"))
     m = T.bind(T.Select(small, half + half, half) - f32(1.0))

@@ -1,8 +1,9 @@
-"""Kernels that end in int8 activations: norm_quantize, silu_mul_quantize and plain quantize. Row-invariant.
+"""Kernels that end in integer activations: norm_quantize, silu_mul_quantize and plain quantize. Row-invariant.
 
-Per group of 32: scale d = max|x| / 127, code = round-half-even(x / d), and the pair (d, d * sum of codes) for the minimum term of
-4-bit weights (the rule of llama.cpp's Q8_1, with f32 scales). CPU codes are int16 in natural order; GPU codes are packed four to a
-word in the order 0 4 1 5 | 2 6 3 7 of every eight, which is how both weight formats unpack.
+Per group of 32: scale d = max|x| / levels, code = round-half-even(x / d), and the pair (d, d * sum of codes) for the minimum term of
+4-bit weights (the rule of llama.cpp's Q8_1, with f32 scales). The GPU's packed dot takes int8 (127 levels), four codes to a word in
+the order 0 4 1 5 | 2 6 3 7 of every eight, which is how both weight formats unpack. The CPU's pairwise dot takes int16 at the same
+speed, so there the codes have 15 bits (32,767 levels, natural order) and the result is that of f32 activations to about 1e-5.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from .ir import (
     barrier,
     exp4,
     f32,
-    lane,
     load4,
     local,
     max_lanes,
@@ -32,13 +32,15 @@ from .ir import (
     when,
 )
 
+LEVELS = {"cpu": 32767.0, "gpu": 127.0}
+
 
 def _emit_group_cpu(values: list, xq, xs, at, group_at) -> None:
     """Quantize 8 vectors of 4 values to xq[at..], with (scale, sum) at xs[2 * group_at]."""
     peak = T.abs(values[0])
     for value in values[1:]:
         peak = T.bind(T.max(peak, T.abs(value)))
-    scale = T.bind(max_lanes(peak) / f32(127.0))
+    scale = T.bind(max_lanes(peak) / f32(LEVELS["cpu"]))
     inverse = T.bind(T.Select(scale > f32(0), f32(1.0) / scale, f32(0)))
     total = splat(T.int32(0))
     for i, value in enumerate(values):
@@ -57,7 +59,7 @@ def _emit_group_gpu(value: Callable, xq, xs, group_at) -> None:
     store(total, 0, T.int32(0))
     with T.serial(0, GROUP) as i:
         store(peak, 0, T.max(peak[0], T.abs(value(i))))
-    scale = T.bind(peak[0] / f32(127.0))
+    scale = T.bind(peak[0] / f32(LEVELS["gpu"]))
     inverse = T.bind(T.Select(scale > f32(0), f32(1.0) / T.max(scale, f32(1e-38)), f32(0)))
     with T.serial(0, GROUP // 8) as eight:
         for half, order in enumerate(((0, 4, 1, 5), (2, 6, 3, 7))):
@@ -98,11 +100,17 @@ def _norm_cpu(name: str, p: Params):
             with T.serial(0, k // GROUP) as g:
                 at = T.bind(row * k + g * GROUP)
                 values = [
-                    T.bind(load4(x, at + 4 * i) * splat(inverse) * load4(weight, g * GROUP + 4 * i)) for i in range(8)
+                    T.bind(load4(x, at + 4 * i) * splat(inverse) * load4(weight, g * GROUP + 4 * i))
+                    for i in range(8)
                 ]
                 _emit_group_cpu(values, xq, xs, at, row * (k // GROUP) + g)
 
-    params = [("args", ARGS, "int32"), ("x", m * k, "float32"), ("weight", k, "float32"), *_outputs(m, k, "cpu")]
+    params = [
+        ("args", ARGS, "int32"),
+        ("x", m * k, "float32"),
+        ("weight", k, "float32"),
+        *_outputs(m, k, "cpu"),
+    ]
     return prim_func(name, params, body)
 
 
@@ -120,7 +128,9 @@ def _norm_gpu(name: str, p: Params):
             with when(_valid(args, row)), T.serial(0, -(-k // NORM_THREADS)) as i:
                 at = T.bind(i * NORM_THREADS + tx)
                 with when(at < k):
-                    store(acc, 0, T.call_pure_extern("float32", "fma", x[row * k + at], x[row * k + at], acc[0]))
+                    store(
+                        acc, 0, T.call_pure_extern("float32", "fma", x[row * k + at], x[row * k + at], acc[0])
+                    )
             store(partial, tx, acc[0])
             barrier()
             step = NORM_THREADS // 2
@@ -139,7 +149,12 @@ def _norm_gpu(name: str, p: Params):
 
                     _emit_group_gpu(value, xq, xs, row * groups + g)
 
-    params = [("args", ARGS, "int32"), ("x", m * k, "float32"), ("weight", k, "float32"), *_outputs(m, k, "gpu")]
+    params = [
+        ("args", ARGS, "int32"),
+        ("x", m * k, "float32"),
+        ("weight", k, "float32"),
+        *_outputs(m, k, "gpu"),
+    ]
     return prim_func(name, params, body)
 
 
@@ -158,7 +173,9 @@ def _act_cpu(name: str, p: Params):
                 values.append(T.bind(gate / (splat(f32(1.0)) + exp4(splat(f32(0)) - gate)) * up))
             _emit_group_cpu(values, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
 
-    return prim_func(name, [("args", ARGS, "int32"), ("gate_up", m * 2 * k, "float32"), *_outputs(m, k, "cpu")], body)
+    return prim_func(
+        name, [("args", ARGS, "int32"), ("gate_up", m * 2 * k, "float32"), *_outputs(m, k, "cpu")], body
+    )
 
 
 def _quantize_cpu(name: str, p: Params):
@@ -205,6 +222,10 @@ def _quantize_gpu(name: str, p: Params):
 
 
 _OUT = (("xq", "write"), ("xs", "write"))
-NORM_QUANTIZE = Op("norm_quantize", (("args", "read"), ("x", "read"), ("weight", "read"), *_OUT), _norm_cpu, _norm_gpu)
-SILU_MUL_QUANTIZE = Op("silu_mul_quantize", (("args", "read"), ("gate_up", "read"), *_OUT), _act_cpu, _act_gpu)
+NORM_QUANTIZE = Op(
+    "norm_quantize", (("args", "read"), ("x", "read"), ("weight", "read"), *_OUT), _norm_cpu, _norm_gpu
+)
+SILU_MUL_QUANTIZE = Op(
+    "silu_mul_quantize", (("args", "read"), ("gate_up", "read"), *_OUT), _act_cpu, _act_gpu
+)
 QUANTIZE = Op("quantize", (("args", "read"), ("x", "read"), *_OUT), _quantize_cpu, _quantize_gpu)

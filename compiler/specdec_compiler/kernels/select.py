@@ -66,7 +66,9 @@ def _argmax_cpu(name: str, p: Params):
                 store(ok, 0, T.Select(is_finite_bits(value, 4), ok[0], splat(T.int32(0))))
             store(best, 0, lane(top[0], 0))
             store(best_id, 0, lane(ids[0], 0))
-            store(good, 0, T.min(T.min(lane(ok[0], 0), lane(ok[0], 1)), T.min(lane(ok[0], 2), lane(ok[0], 3))))
+            store(
+                good, 0, T.min(T.min(lane(ok[0], 0), lane(ok[0], 1)), T.min(lane(ok[0], 2), lane(ok[0], 3)))
+            )
             for j in range(1, 4):
                 _consider(lane(top[0], j), lane(ids[0], j), best, best_id)
             for i in range(fours * 4, vocab):
@@ -87,7 +89,11 @@ def _argmax_gpu(name: str, p: Params):
 
     def body(args, logits, out):
         with threads(m, 1, 1, THREADS) as (row, _, _, tx):
-            values, ids, goods = shared(THREADS, "float32"), shared(THREADS, "int32"), shared(THREADS, "int32")
+            values, ids, goods = (
+                shared(THREADS, "float32"),
+                shared(THREADS, "int32"),
+                shared(THREADS, "int32"),
+            )
             best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
             store(best, 0, f32(LOWEST))
             store(best_id, 0, T.int32(vocab - 1))

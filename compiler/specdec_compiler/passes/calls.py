@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax
-
 from specdec_runtime.faults import ContractError
+from tvm import relax
 
 PREFIX = "specdec."
 
@@ -71,7 +70,9 @@ def read_straight(function: relax.Function) -> Straight:
 
 def _read_call(value, names, result: str) -> Call:
     if not isinstance(value, relax.Call) or not isinstance(value.args[0], relax.ExternFunc):
-        raise ContractError(f"not a specdec op: {value}", "compiler passes", "write models with specdec_models.layers")
+        raise ContractError(
+            f"not a specdec op: {value}", "compiler passes", "write models with specdec_models.layers"
+        )
     *inputs, text = value.args[1].fields
     types = value.ty_args[0]
     types = tuple(tensor_type(t) for t in (types.fields if isinstance(types, tvm.ir.TupleType) else [types]))

@@ -37,13 +37,19 @@ def fuse(program: Straight) -> Straight:
         kept.append(replace(call, op=op, inputs=producer.inputs + rest, params=call.params | producer.params))
     left = {call.op for call in kept} & MUST_VANISH
     if left:
-        raise ContractError(f"no kernel for unfused {sorted(left)}", "passes/fuse.py", "write the model in fusable pairs")
+        raise ContractError(
+            f"no kernel for unfused {sorted(left)}", "passes/fuse.py", "write the model in fusable pairs"
+        )
     return replace(program, calls=tuple(kept))
 
 
 def _foldable(call: Call, kept: list[Call], uses: Counter) -> Call | None:
     for producer in reversed(kept):
-        if (producer.op, call.op) in FUSIONS and producer.outputs[0] in call.inputs and uses[producer.outputs[0]] == 1:
+        if (
+            (producer.op, call.op) in FUSIONS
+            and producer.outputs[0] in call.inputs
+            and uses[producer.outputs[0]] == 1
+        ):
             return producer
     return None
 

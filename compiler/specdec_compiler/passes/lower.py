@@ -105,7 +105,9 @@ def _finish_wgsl(text: str, grid: tuple[int, int, int]) -> Wgsl:
     """
     text = re.sub(r"struct PODArgs \{[^}]*\}\n", "", text)
     text = re.sub(r"@group\(0\) @binding\(\d+\) var<uniform> podArgs : PODArgs;\n", "", text)
-    text = re.sub(r"  if \(blockIdx\.z \* gridDim\.x \+ blockIdx\.x > podArgs\.packGridDimX\) \{ return; \}\n", "", text)
+    text = re.sub(
+        r"  if \(blockIdx\.z \* gridDim\.x \+ blockIdx\.x > podArgs\.packGridDimX\) \{ return; \}\n", "", text
+    )
     text = re.sub(r"^//.*\n", "", text, flags=re.M).strip() + "\n"
     bindings = re.findall(r"@binding\((\d+)\) var<storage, \w+> (\w+)_ptr\b", text)
     if [int(index) for index, _ in bindings] != list(range(len(bindings))) or "podArgs" in text:

@@ -87,6 +87,8 @@ class Llama(nn.Module):
             return x
         head = self.embed if c.tied_embedding else self.head
         logits = head(state.args, *self.norm(state.args, x))
-        out = op("argmax", [state.args, logits], [((8, 2), "int32")], m=m, n=c.vocab_size, padded=c.padded_vocab)
+        out = op(
+            "argmax", [state.args, logits], [((8, 2), "int32")], m=m, n=c.vocab_size, padded=c.padded_vocab
+        )
         done = op("advance", [state.args, state.tokens, out], [((1,), "int32")], tokens=c.num_tokens)
         return logits, out, done

@@ -26,21 +26,30 @@ class NativeBackend:
 
     def __init__(self, bundle: Bundle, library: Path):
         target = bundle.plan.target("cpu")
-        self.info: dict[str, Any] = {"backend": "native", "adapter": platform.processor() or platform.machine()}
+        self.info: dict[str, Any] = {
+            "backend": "native",
+            "adapter": platform.processor() or platform.machine(),
+        }
         try:
             self._library = ctypes.CDLL(str(library))
         except OSError as error:
-            raise DeviceFault(f"the kernel library cannot be loaded: {error}", str(library), "delete the cache") from None
+            raise DeviceFault(
+                f"the kernel library cannot be loaded: {error}", str(library), "delete the cache"
+            ) from None
         self._memory = [_allocate(bundle, buffer) for buffer in target.buffers]
         self._addresses = [ctypes.addressof(ctypes.c_char.from_buffer(memory)) for memory in self._memory]
         self._views = self._host_views(target)
-        self._programs = {program.name: self._calls(target, program.dispatches) for program in target.programs}
+        self._programs = {
+            program.name: self._calls(target, program.dispatches) for program in target.programs
+        }
 
     def _host_views(self, target: Target) -> dict[str, memoryview]:
         views = {}
         for tensor in target.tensors:
             if target.buffers[tensor.buffer].lifetime in ("state", "kv") and tensor.dtype in _FORMATS:
-                raw = memoryview(self._memory[tensor.buffer])[tensor.offset : tensor.offset + tensor.num_bytes]
+                raw = memoryview(self._memory[tensor.buffer])[
+                    tensor.offset : tensor.offset + tensor.num_bytes
+                ]
                 views[tensor.name] = raw.cast(_FORMATS[tensor.dtype])
         return views
 
@@ -49,7 +58,9 @@ class NativeBackend:
         for dispatch in dispatches:
             function = getattr(self._library, target.kernels[dispatch.kernel].entry)
             tensors = [target.tensors[i] for i in dispatch.tensors]
-            calls.append((function, tuple(ctypes.c_void_p(self._addresses[t.buffer] + t.offset) for t in tensors)))
+            calls.append(
+                (function, tuple(ctypes.c_void_p(self._addresses[t.buffer] + t.offset) for t in tensors))
+            )
         return calls
 
     def view(self, name: str) -> memoryview:
@@ -64,7 +75,9 @@ class NativeBackend:
                 for i, value in enumerate(values, offset):
                     view[i] = value
             ms = [self._run(self._programs[name]) for name in batch.calls]
-            reads = [self._views[name][offset : offset + count].tolist() for name, offset, count in batch.reads]
+            reads = [
+                self._views[name][offset : offset + count].tolist() for name, offset, count in batch.reads
+            ]
         except (KeyError, IndexError, ValueError) as error:
             raise ContractError(f"bad submit: {error!r}", "native backend") from error
         return Readback(reads, ms)
