@@ -1,7 +1,8 @@
 """Small plans for tests, as the JSON objects a compiler would write.
 
-The kernels are fictitious, everything else is consistent: `load_plan` accepts what `make_plan` makes. Page
-size, context and widths are parameters, because the interesting cases lie where pages, chunks and contexts end.
+The kernels are fictitious, everything else is consistent: `load_plan` accepts what `make_plan` makes.
+Page size, context and widths are parameters, because the interesting cases lie where pages, chunks and
+contexts end.
 """
 
 import hashlib

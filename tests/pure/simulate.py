@@ -1,7 +1,7 @@
 """Running the decode core on the scripted backend: models from a seed, one call to generate, a recount.
 
-`recount` derives every counter from the recorded submits and the committed ids alone, by rules written a second
-time, so that a count can be wrong in the core or here but not silently in both.
+`recount` derives every counter from the recorded submits and the committed ids alone, by rules written a
+second time, so that a count can be wrong in the core or here but not silently in both.
 """
 
 import hashlib
@@ -131,7 +131,7 @@ def recount(run: Run) -> dict[str, int]:
     """The counters of a run without faults, from its passes and its ids."""
     ids = run.result["prompt_ids"] + run.ids
     seen = passes(run)
-    ends = [seen_pass.start + 1 for seen_pass in seen[1:]] + [len(ids)]
+    ends = [*(seen_pass.start + 1 for seen_pass in seen[1:]), len(ids)][: len(seen)]
     drafted = accepted = evaluated = 0
     for seen_pass, end in zip(seen, ends, strict=True):
         gained = ids[seen_pass.start + 1 : end]

@@ -1,0 +1,6 @@
+"""Lets the mutant tests use the suite and helpers of tests/pure."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))

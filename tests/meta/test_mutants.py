@@ -1,0 +1,353 @@
+"""Every mutant of the decode core must make the equality suite fail: a check that cannot fail is no check.
+
+A mutant breaks one rule by a monkeypatch, and disables no check of the core itself unless that check is
+the mutated rule's only guard inside the core: the suite must notice by the answer or the books.
+"""
+
+import pytest
+from exactness_suite import run_suite
+from specdec_runtime.decode import commit, prefill, round, state
+from specdec_runtime.decode.cache import ModelCache
+from specdec_runtime.decode.commit import Limits, commit_token
+from specdec_runtime.decode.effects import Submit
+from specdec_runtime.decode.interfaces import Outcome
+from specdec_runtime.decode.pages import PageTable
+from specdec_runtime.decode.sequence import Sequence
+from specdec_runtime.decode.state import Generation
+from specdec_runtime.decode.verify import Verdict, accept_greedy
+from specdec_runtime.drafters.draft_model import ModelDrafter
+from specdec_runtime.faults import SpecdecError
+
+MUTANTS = {}
+
+
+def mutant(function):
+    MUTANTS[function.__name__] = function
+    return function
+
+
+def settle_with(target_len):
+    """Generation.settle with another rollback length, and without its own check of that length."""
+
+    def settle(self, outcome):
+        committed = len(self.sequence)
+        self.sequence.landed(committed - len(outcome.ids) + outcome.num_accepted)
+        self.target.rollback(target_len(committed))
+        self.finish_reason = outcome.finish_reason
+        self.must_be_plain = outcome.undecided
+        self._counts["num_cycles"] += 1
+        for name in ("num_drafted", "num_accepted", "num_evaluated"):
+            self._counts[name] += getattr(outcome, name)
+
+    return settle
+
+
+@mutant
+def rollback_one_too_few(patch):
+    patch.setattr(Generation, "settle", settle_with(lambda committed: committed))
+
+
+@mutant
+def rollback_one_too_many(patch):
+    patch.setattr(Generation, "settle", settle_with(lambda committed: committed - 2))
+
+
+@mutant
+def no_rollback(patch):
+    patch.setattr(Generation, "settle", settle_with(lambda committed: committed + 99))
+
+
+@mutant
+def draft_rollback_one_too_few(patch):
+    def observe(self, outcome):
+        if self._num_appended:
+            self._cache.landed(self._num_appended)
+            self._num_appended = 0
+        self._cache.rollback(len(self._sequence))
+
+    patch.setattr(ModelDrafter, "observe", observe)
+
+
+@mutant
+def draft_rolled_back_like_the_target(patch):
+    """After full acceptance the draft never saw its own last token; this one thinks it did."""
+    honest = ModelDrafter.observe
+
+    def observe(self, outcome):
+        honest(self, outcome)
+        missing = len(self._sequence) - 1 - self._cache.cached_len
+        if missing == 1 and outcome.num_drafted:
+            self._cache._table.reserve(self._cache.cached_len + 1)
+            self._cache._table.advance(self._cache.cached_len + 1)
+
+    patch.setattr(ModelDrafter, "observe", observe)
+
+
+@mutant
+def draft_never_rolled_back(patch):
+    def observe(self, outcome):
+        if self._num_appended:
+            self._cache.landed(self._num_appended)
+            self._num_appended = 0
+
+    patch.setattr(ModelDrafter, "observe", observe)
+
+
+@mutant
+def draft_without_feedback(patch):
+    feed = ModelCache.feed
+    patch.setattr(ModelCache, "feed", lambda self, rows, more=0, feedback=0: feed(self, rows, more, 0))
+
+
+@mutant
+def output_rows_shifted_by_one(patch):
+    patch.setattr(round, "accept_greedy", lambda drafted, out: accept_greedy(drafted, out[2:] + out[:2]))
+
+
+def shift_start(by):
+    feed = ModelCache.feed
+
+    def shifted(self, rows, more=0, feedback=0):
+        writes = feed(self, rows, more, feedback)
+        name, first, (start, *rest) = writes[0]
+        return [(name, first, [max(0, start + by), *rest]), *writes[1:]]
+
+    return shifted
+
+
+@mutant
+def input_rows_one_late(patch):
+    patch.setattr(ModelCache, "feed", shift_start(1))
+
+
+@mutant
+def input_rows_one_early(patch):
+    patch.setattr(ModelCache, "feed", shift_start(-1))
+
+
+@mutant
+def one_row_too_few(patch):
+    passed = Generation.verify_submit
+
+    def narrower(self, proposal):
+        batch = passed(self, proposal)
+        writes = [
+            (
+                name,
+                first,
+                [values[0], max(1, values[1] - 1), *values[2:]] if name == "target.args" else values,
+            )
+            for name, first, values in batch.writes
+        ]
+        return Submit(batch.kind, writes, batch.calls, batch.reads)
+
+    patch.setattr(Generation, "verify_submit", narrower)
+
+
+@mutant
+def accept_without_compare(patch):
+    patch.setattr(round, "accept_greedy", lambda drafted, out: Verdict(len(drafted), out[2 * len(drafted)]))
+
+
+@mutant
+def accept_after_the_first_rejection(patch):
+    def skip(drafted, out):
+        agreed = sum(draft_id == out[2 * row] for row, draft_id in enumerate(drafted))
+        return Verdict(agreed, out[2 * agreed])
+
+    patch.setattr(round, "accept_greedy", skip)
+
+
+@mutant
+def correction_is_the_draft(patch):
+    def keep(drafted, out):
+        verdict = accept_greedy(drafted, out)
+        if verdict.num_accepted < len(drafted):
+            return Verdict(verdict.num_accepted, drafted[verdict.num_accepted])
+        return verdict
+
+    patch.setattr(round, "accept_greedy", keep)
+
+
+@mutant
+def bonus_dropped(patch):
+    def without_bonus(sequence, drafted, verdict, limits):
+        if drafted and verdict.num_accepted == len(drafted):
+            verdict = Verdict(verdict.num_accepted, None)
+        outcome = commit.commit_run(sequence, drafted, verdict, limits)
+        return outcome._replace(undecided=False)
+
+    patch.setattr(round, "commit_run", without_bonus)
+
+
+@mutant
+def bonus_from_the_row_before(patch):
+    def early(drafted, out):
+        verdict = accept_greedy(drafted, out)
+        if drafted and verdict.num_accepted == len(drafted):
+            return Verdict(verdict.num_accepted, out[2 * len(drafted) - 2])
+        return verdict
+
+    patch.setattr(round, "accept_greedy", early)
+
+
+@mutant
+def finite_flag_ignored(patch):
+    def blind(drafted, out):
+        return accept_greedy(drafted, [1 if index % 2 else value for index, value in enumerate(out)])
+
+    patch.setattr(round, "accept_greedy", blind)
+
+
+@mutant
+def commit_past_eos(patch):
+    """The whole run is committed, and only then is EOS looked for."""
+
+    def all_at_once(sequence, drafted, verdict, limits):
+        ids = [*drafted[: verdict.num_accepted], *([verdict.next_id] if verdict.next_id is not None else [])]
+        reasons = [commit_token(sequence, token_id, limits) for token_id in ids]
+        reason = next(filter(None, reasons), None)
+        accepted = verdict.num_accepted
+        evaluated = accepted + (accepted < len(drafted))
+        return Outcome(ids, len(drafted), accepted, evaluated, reason, verdict.next_id is None)
+
+    patch.setattr(round, "commit_run", all_at_once)
+
+
+@mutant
+def eos_seen_only_in_the_last_token(patch):
+    def late(sequence, token_id, limits):
+        return commit_token(sequence, token_id, Limits(frozenset(), limits.max_len))
+
+    patch.setattr(commit, "commit_token", late)
+
+
+@mutant
+def length_beats_stop(patch):
+    def swapped(sequence, token_id, limits):
+        sequence.ids.append(token_id)
+        if len(sequence.ids) >= limits.max_len:
+            return "length"
+        return "stop" if token_id in limits.eos_ids else None
+
+    patch.setattr(commit, "commit_token", swapped)
+
+
+@mutant
+def one_token_past_the_limit(patch):
+    def lenient(sequence, token_id, limits):
+        return commit_token(sequence, token_id, Limits(limits.eos_ids, limits.max_len + 1))
+
+    patch.setattr(commit, "commit_token", lenient)
+
+
+@mutant
+def budget_without_the_bonus(patch):
+    def budget(self):
+        return min(self._max_drafts, self.limits.max_len - len(self.sequence))
+
+    patch.setattr(Generation, "draft_budget", budget)
+
+
+@mutant
+def unaccepted_drafts_counted_as_accepted(patch):
+    run = commit.commit_run
+
+    def generous(sequence, drafted, verdict, limits):
+        return run(sequence, drafted, verdict, limits)._replace(num_evaluated=len(drafted))
+
+    patch.setattr(round, "commit_run", generous)
+
+
+@mutant
+def page_table_never_sent(patch):
+    patch.setattr(PageTable, "pending", lambda self: [])
+
+
+@mutant
+def page_table_sent_once(patch):
+    """Later pages are thought to be on the device already."""
+    pending = PageTable.pending
+    patch.setattr(PageTable, "pending", lambda self: pending(self) if self.length == 0 else [])
+
+
+@mutant
+def one_page_for_all(patch):
+    reserve = PageTable.reserve
+
+    def same(self, to_len):
+        reserve(self, to_len)
+        self.pages[:] = [self.pages[0]] * len(self.pages)
+
+    patch.setattr(PageTable, "reserve", same)
+
+
+@mutant
+def correction_not_written_to_the_device(patch):
+    writes = Sequence.token_writes
+
+    def stale(self, to_len, drafted_ids=()):
+        self.on_device_len = max(self.on_device_len, to_len - 1 + (to_len > self.prompt_len))
+        return writes(self, to_len, drafted_ids)
+
+    patch.setattr(Sequence, "token_writes", stale)
+
+
+@mutant
+def prompt_prefilled_to_its_end(patch):
+    chunk = prefill.prefill_chunk
+
+    def longer(sequence, cache, to_len, kind):
+        return chunk(sequence, cache, to_len + (kind == "prefill"), kind)
+
+    patch.setattr(round, "prefill_chunk", longer)
+
+
+@mutant
+def prompt_prefilled_one_short(patch):
+    """The first pass then starts where the KV has a hole."""
+    chunk = prefill.prefill_chunk
+
+    def skip_first(sequence, cache, to_len, kind):
+        if kind == "prefill" and cache.cached_len == 0 and to_len > 1:
+            cache._table.reserve(1)
+            cache._table.advance(1)
+        return chunk(sequence, cache, to_len, kind)
+
+    patch.setattr(round, "prefill_chunk", skip_first)
+
+
+@mutant
+def plain_steps_only(patch):
+    """Exact, but speculation that never speculates is not what was asked for."""
+    patch.setattr(Generation, "draft_budget", lambda self: 0)
+
+
+@mutant
+def two_target_passes_a_cycle(patch):
+    submit = Generation.verify_submit
+
+    def twice(self, proposal):
+        batch = submit(self, proposal)
+        return batch._replace(calls=[batch.calls[-1], *batch.calls])
+
+    patch.setattr(Generation, "verify_submit", twice)
+
+
+@mutant
+def wrong_width(patch):
+    """The program one narrower than the rows."""
+    programs = state._verify_programs
+    patch.setattr(state, "_verify_programs", lambda model: ["", *programs(model)[:-1]])
+
+
+def test_the_suite_passes_unchanged():
+    run_suite()
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutant_is_killed(name, monkeypatch):
+    MUTANTS[name](monkeypatch)
+    with pytest.raises((AssertionError, SpecdecError)) as caught:  # a TypeError would be a broken mutant
+        run_suite()
+    print(f"{name}: {str(caught.value).splitlines()[0]}")

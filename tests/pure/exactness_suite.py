@@ -1,0 +1,159 @@
+"""The equality suite: speculative ids = plain ids, and the books balance; tests/meta runs it on mutants.
+
+`run_suite` raises at the first case that fails. The plain answer is computed by definition, from the
+model function alone, never by the code under test. Invariant: deterministic, a few seconds at most, and
+bounded even when a mutant never ends.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+from plan_factory import load_made
+from simulate import Run, generate, mostly, passes, plain_ids, recount, seeded
+from specdec_runtime.backends.scripted import Script, ScriptedBackend
+from specdec_runtime.plan import Plan
+
+VOCAB = 13
+MAX_SUBMITS = 400
+
+
+class BoundedBackend(ScriptedBackend):
+    """Fails instead of serving a loop that never ends."""
+
+    def submit(self, batch):
+        assert len(self.submits) < MAX_SUBMITS, "the run does not end"
+        return super().submit(batch)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One request on one pair of models."""
+
+    seed: int
+    drafter: str
+    k: int
+    quality: int = 60  # percent of prefixes on which the draft model agrees
+    memory: int = 0  # tokens the target looks at; few make it repeat itself, which n-grams like
+    prompt_len: int = 9
+    max_tokens: int = 16
+    eos_ids: tuple[int, ...] = ()
+    max_context: int = 48
+    page_size: int = 4
+    not_finite: tuple[tuple[int, str, int], ...] = ()
+
+
+def models(case: Case):
+    target = seeded(case.seed, VOCAB, case.memory)
+    draft = target if case.quality == 100 else mostly(target, seeded(case.seed + 500, VOCAB), case.quality)
+    return target, draft
+
+
+def plan_of(case: Case) -> Plan:
+    sizes = {"max_context": case.max_context, "page_size": case.page_size}
+    return load_made(vocab_size=VOCAB, draft={**sizes, "prefill_width": 4}, **sizes)
+
+
+def prompt_of(case: Case) -> list[int]:
+    choose = seeded(case.seed + 900, VOCAB, memory=2)
+    return [choose((case.seed, position % 5)) for position in range(case.prompt_len)]
+
+
+def run_case(case: Case) -> Run:
+    target, draft = models(case)
+    backend = BoundedBackend(plan_of(case), target, draft, Script(not_finite=set(case.not_finite)))
+    return generate(
+        plan_of(case),
+        target,
+        prompt_of(case),
+        case.max_tokens,
+        case.drafter,
+        case.k,
+        eos_ids=case.eos_ids,
+        backend=backend,
+    )
+
+
+def expected_ids(case: Case) -> list[int]:
+    target, _ = models(case)
+    return plain_ids(target, prompt_of(case), case.max_tokens, case.max_context, case.eos_ids)
+
+
+def check_case(case: Case) -> Run:
+    run, expected = run_case(case), expected_ids(case)
+    assert run.ids == expected, f"{case}: {run.ids} is not {expected}"
+    assert [token_id for emit in run.emits for token_id in emit.ids] == expected, (
+        "what is streamed is what is committed"
+    )
+    stopped = bool(expected) and expected[-1] in case.eos_ids
+    assert run.result["finish_reason"] == ("stop" if stopped else "length"), case
+    assert run.result["usage"] == {"prompt_tokens": case.prompt_len, "completion_tokens": len(expected)}
+    if not case.not_finite:
+        check_books(case, run)
+    return run
+
+
+def check_books(case: Case, run: Run) -> None:
+    """Counts, rows and starts of every pass, for a run without faults."""
+    speculation = run.result["speculation"]
+    counted = recount(run)
+    assert {name: speculation[name] for name in counted} == counted, case
+    assert speculation["num_accepted"] <= speculation["num_evaluated"] <= speculation["num_drafted"]
+    assert speculation["fallbacks"] == {}
+    assert sum(emit.num_drafted for emit in run.emits) == speculation["num_drafted"]
+    assert sum(emit.num_accepted for emit in run.emits) == speculation["num_accepted"]
+    max_len = min(case.prompt_len + case.max_tokens, case.max_context)
+    committed = case.prompt_len
+    for number, (one, emit) in enumerate(zip(passes(run), run.emits, strict=True)):
+        assert one.start == committed - 1, "row 0 is the last committed token"
+        assert one.rows - 1 <= min(case.k, max_len - committed - 1), "no draft that could not be committed"
+        if case.drafter == "model":
+            assert one.rows - 1 == min(case.k, max_len - committed - 1), "a draft model uses its whole budget"
+        last = number == len(run.emits) - 1
+        assert last or len(emit.ids) == emit.num_accepted + 1, "a cycle commits its drafts and one token more"
+        committed += len(emit.ids)
+    if case.drafter == "model" and case.quality == 100:
+        assert speculation["num_accepted"] == speculation["num_evaluated"], "the target agrees with itself"
+    prefills = [batch for batch in run.backend.submits if batch.kind == "draft"]
+    if case.drafter == "model" and case.k:
+        assert len(prefills) <= -(-case.prompt_len // 4), "the draft model reads the prompt once"
+
+
+def suite() -> list[Case]:
+    """Every kind of drafter, k and ending, with pages and chunks that end in different places."""
+    drafters = ("off", "ngram", "model", "chain")
+    cases = [
+        Case(seed, drafter, k, quality=quality, memory=memory)
+        for seed, (drafter, k, quality, memory) in enumerate(
+            product(drafters, (1, 2, 3, 4, 7), (0, 60, 100), (0, 2))
+        )
+    ]
+    base = Case(7, "model", 4, quality=100)
+    answer = expected_ids(base)
+    for drafter, k, at in product(drafters, (1, 4, 7), range(len(answer))):
+        cases.append(replace(base, drafter=drafter, k=k, eos_ids=(answer[at],)))
+    for drafter, max_tokens in product(drafters, (0, 1, 2, 3, 8, 9)):
+        cases.append(replace(base, drafter=drafter, k=7, max_tokens=max_tokens))
+        cases.append(
+            replace(
+                base,
+                drafter=drafter,
+                k=7,
+                max_tokens=max(1, max_tokens),
+                eos_ids=tuple(answer[max_tokens - 1 : max_tokens]),
+            )
+        )
+    for drafter, prompt_len in product(drafters, (1, 2, 4, 5, 8, 9, 16, 17, 22, 23)):
+        cases.append(
+            replace(base, drafter=drafter, prompt_len=prompt_len, max_context=24, max_tokens=30, quality=70)
+        )
+    for page_size, k in product((1, 2, 8, 64), (2, 7)):
+        cases.append(replace(base, page_size=page_size, k=k, quality=50))
+    for submit in range(2, 7):
+        for row in range(3):
+            cases.append(replace(base, quality=80, not_finite=((submit, "target.verify_8", row),)))
+    return cases
+
+
+def run_suite() -> None:
+    for case in suite():
+        check_case(case)

@@ -1,0 +1,151 @@
+"""Chain and draft model: who proposes, who hears, and where the draft's KV stands."""
+
+import pytest
+from exactness_suite import VOCAB
+from plan_factory import load_made
+from simulate import generate, mostly, passes, plain_ids, seeded
+from specdec_runtime import drive
+from specdec_runtime.backends.scripted import ScriptedBackend
+from specdec_runtime.decode.interfaces import Outcome, Proposal
+from specdec_runtime.decode.request import Request
+from specdec_runtime.decode.round import decode
+from specdec_runtime.drafters.chain import ChainDrafter
+from specdec_runtime.drafters.draft_model import ModelDrafter
+from specdec_runtime.drafters.registry import drafter_names, make_drafter
+from specdec_runtime.faults import ContractError
+
+PLAN = load_made(vocab_size=VOCAB, draft={"prefill_width": 4})
+TARGET = seeded(5, VOCAB)
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
+
+
+class Scripted:
+    """Proposes the ids it was given, one list a call, and writes down what it hears."""
+
+    def __init__(self, name, proposals):
+        self.name = name
+        self.fallbacks = {}
+        self.proposals = list(proposals)
+        self.asked = 0
+        self.heard: list[Outcome] = []
+
+    def begin(self, sequence):
+        self.heard.clear()
+
+    def propose(self, sequence, budget):
+        self.asked += 1
+        ids = self.proposals.pop(0) if self.proposals else []
+        return Proposal(self, len(ids), ids) if ids else None
+        yield
+
+    def drafted(self, values):
+        return []
+
+    def failed(self, reason):
+        raise AssertionError(reason)
+
+    def observe(self, outcome):
+        self.heard.append(outcome)
+
+
+def serve(drafter, max_tokens=6, k=3):
+    backend = ScriptedBackend(PLAN, TARGET)
+    return drive.run(decode(PLAN, Request(PROMPT, max_tokens, k, ()), drafter), backend)
+
+
+def test_the_first_that_proposes_wins_and_all_hear_everything():
+    first, second = Scripted("first", [[1], [], [2]]), Scripted("second", [[3, 4], [5]])
+    result = serve(ChainDrafter([first, second]))
+    assert result["token_ids"] == plain_ids(TARGET, PROMPT, 6, 48)
+    cycles = result["speculation"]["num_cycles"]
+    assert first.heard == second.heard and len(first.heard) == cycles
+    assert second.asked == first.asked - 2, "asked only where the first had nothing"
+    assert [outcome.num_drafted for outcome in first.heard][:3] == [1, 2, 1]
+
+
+def test_outcomes_tell_what_was_committed():
+    answer = plain_ids(TARGET, PROMPT, 6, 48)
+    right = Scripted("right", [answer[:3]])
+    serve(right)
+    first = right.heard[0]
+    assert first == Outcome(answer[:4], 3, 3, 3, None, False)
+    assert right.heard[-1].finish_reason == "length"
+    assert [token_id for outcome in right.heard for token_id in outcome.ids] == answer
+
+
+def test_a_drafter_that_proposes_too_much_is_a_bug():
+    with pytest.raises(ContractError, match="5 drafts of 3"):
+        serve(Scripted("greedy", [[1, 2, 3, 4, 5]]))
+
+
+def test_chain_has_nothing_of_its_own():
+    chain = ChainDrafter([])
+    for call in (lambda: chain.drafted([]), lambda: chain.failed("x")):
+        with pytest.raises(ContractError):
+            call()
+
+
+def test_chain_sums_reasons():
+    one, two = Scripted("one", []), Scripted("two", [])
+    one.fallbacks["a"] = 1
+    two.fallbacks["b"] = 2
+    assert ChainDrafter([one, two]).fallbacks == {"a": 1, "b": 2}
+
+
+def test_names():
+    assert drafter_names(PLAN) == ["off", "model", "ngram", "chain"]
+    assert drafter_names(load_made()) == ["off", "ngram", "chain"]
+    for name in drafter_names(PLAN):
+        assert make_drafter(name, PLAN).name == name
+
+
+class Watched(ModelDrafter):
+    """Notes after each cycle how far its KV lags behind the committed tokens."""
+
+    def begin(self, sequence):
+        super().begin(sequence)
+        self.lags = []
+
+    def observe(self, outcome):
+        super().observe(outcome)
+        self.lags.append(
+            (outcome.num_accepted == outcome.num_drafted, len(self._sequence) - self._cache.cached_len)
+        )
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 7])
+def test_the_draft_lags_by_one_or_after_full_acceptance_by_two(k):
+    assert PLAN.draft_model
+    drafter = Watched(PLAN.draft_model)
+    backend = ScriptedBackend(PLAN, TARGET, mostly(TARGET, seeded(6, VOCAB), 90))
+    drive.run(decode(PLAN, Request(PROMPT, 30, k, ()), drafter), backend)
+    assert {lag for full, lag in drafter.lags[:-2] if not full} <= {1}
+    assert {lag for full, lag in drafter.lags[:-2] if full} == {2}
+
+
+def test_one_submit_a_round_whatever_the_lag():
+    run = generate(PLAN, TARGET, PROMPT, 30, "model", 4, mostly(TARGET, seeded(6, VOCAB), 80), eos_ids=())
+    kinds = [batch.kind for batch in run.backend.submits]
+    first = kinds.index("round")
+    assert set(kinds[first:]) <= {"round", "verify"}
+    first_calls = {batch.calls[0] for batch in run.backend.submits[first:-1]}
+    assert first_calls == {"draft.step_1", "draft.step_2"}
+    assert len(passes(run)) == len(kinds) - first
+
+
+def test_a_stale_draft_catches_up_by_chunks_that_end_at_multiples():
+    """The n-gram drafter serves for a while; the model's KV is then far behind."""
+    plan = load_made(vocab_size=VOCAB, max_context=100, draft={"max_context": 100, "prefill_width": 4})
+    repeating = seeded(2, VOCAB, memory=2)
+    run = generate(plan, repeating, PROMPT, 60, "chain", 3, mostly(repeating, TARGET, 50), eos_ids=())
+    chunks = [
+        values
+        for batch in run.backend.submits
+        if batch.kind == "draft"
+        for name, _, values in batch.writes
+        if name == "draft.args"
+    ]
+    assert run.ids == plain_ids(repeating, PROMPT, 60, 100)
+    assert chunks and all((start + rows) % 4 == 0 or rows < 4 for start, rows, _, _ in chunks)
+    fed = [position for start, rows, _, _ in chunks for position in range(start, start + rows)]
+    assert len(fed) == len(set(fed)), "no position is prefilled twice"
