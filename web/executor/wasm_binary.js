@@ -77,19 +77,20 @@ export function importedMemory(bytes) {
   throw new ArtifactError("the module does not import env.memory", "kernels.wasm", "Build the bundle again");
 }
 
-/** Small modules that are valid only where the feature exists: one function whose body uses one instruction. */
-/** @type {Record<string, number[]>} */
+/** One body for each feature, valid only where the feature exists. @type {Record<string, number[]>} */
 const FEATURE_BODIES = {
   simd128: [0x41, 0, 0xfd, 0x0f, 0xfd, 0x62, 0x1a], // i32.const 0; i8x16.splat; i8x16.popcnt; drop
   "relaxed-simd": [0x41, 0, 0xfd, 0x0f, 0x41, 0, 0xfd, 0x0f, 0xfd, 0x80, 0x02, 0x1a], // i8x16.relaxed_swizzle
+  "bulk-memory": [0x41, 0, 0x41, 0, 0x41, 0, 0xfc, 0x0b, 0], // memory.fill
+  "nontrapping-fptoint": [0x43, 0, 0, 0, 0, 0xfc, 0, 0x1a], // f32.const 0; i32.trunc_sat_f32_s; drop
+  "sign-ext": [0x41, 0, 0xc0, 0x1a], // i32.const 0; i32.extend8_s; drop
 };
 
-/** @param {string} feature @returns {boolean} */
+/** @param {string} feature @returns {boolean} whether a module of one function with that body is valid */
 export function hasWasmFeature(feature) {
-  const body = FEATURE_BODIES[feature];
-  const code = [0, ...body, 0x0b];
+  const code = [0, ...FEATURE_BODIES[feature], 0x0b];
   const header = [0, 0x61, 0x73, 0x6d, 1, 0, 0, 0];
-  const sections = [1, 4, 1, 0x60, 0, 0, 3, 2, 1, 0, 10, code.length + 2, 1, code.length, ...code];
+  const sections = [1, 4, 1, 0x60, 0, 0, 3, 2, 1, 0, 5, 3, 1, 0, 0, 10, code.length + 2, 1, code.length, ...code];
   return WebAssembly.validate(Uint8Array.from([...header, ...sections]));
 }
 
