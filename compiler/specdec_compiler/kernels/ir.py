@@ -122,15 +122,18 @@ def exp4(x):
 
     Inputs under -87 give 0 to within one denormal step; callers pass values <= 0 or logits of ordinary size.
     """
-    x = T.bind(T.max(T.min(x, splat(f32(88.0))), splat(f32(-87.0))))
-    n = T.bind(T.nearbyint(x * splat(f32(1.44269504088896341))))
-    r = T.bind(x - n * splat(f32(0.693359375)) - n * splat(f32(-2.12194440e-4)))
+    # locals, not T.bind: TVM inlines bound vectors into every use, and this expression would grow without bound
+    v = local(3, F32X4)  # x, n, r
+    store(v, 0, T.max(T.min(x, splat(f32(88.0))), splat(f32(-87.0))))
+    store(v, 1, T.nearbyint(v[0] * splat(f32(1.44269504088896341))))
+    store(v, 2, v[0] - v[1] * splat(f32(0.693359375)) - v[1] * splat(f32(-2.12194440e-4)))
     poly = splat(f32(1.9875691500e-4))
     for coefficient in (1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
-        poly = poly * r + splat(f32(coefficient))
-    value = poly * (r * r) + r + splat(f32(1.0))
-    power = T.reinterpret(F32X4, T.shift_left(T.cast(n, I32X4) + splat(127), splat(23)))
-    return T.bind(value * power)
+        poly = poly * v[2] + splat(f32(coefficient))
+    store(v, 0, poly * (v[2] * v[2]) + v[2] + splat(f32(1.0)))
+    power = T.reinterpret(F32X4, T.shift_left(T.cast(v[1], I32X4) + splat(127), splat(23)))
+    store(v, 0, v[0] * power)
+    return v[0]
 
 
 _LOG_POLY = (

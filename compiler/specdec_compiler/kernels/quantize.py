@@ -35,20 +35,27 @@ from .ir import (
 LEVELS = {"cpu": 32767.0, "gpu": 127.0}
 
 
-def _emit_group_cpu(values: list, xq, xs, at, group_at) -> None:
-    """Quantize 8 vectors of 4 values to xq[at..], with (scale, sum) at xs[2 * group_at]."""
-    peak = T.abs(values[0])
-    for value in values[1:]:
-        peak = T.bind(T.max(peak, T.abs(value)))
-    scale = T.bind(max_lanes(peak) / f32(LEVELS["cpu"]))
-    inverse = T.bind(T.Select(scale > f32(0), f32(1.0) / scale, f32(0)))
-    total = splat(T.int32(0))
-    for i, value in enumerate(values):
-        code = T.bind(T.cast(T.nearbyint(value * splat(inverse)), I32X4))
-        total = T.bind(total + code)
-        store4(xq, at + 4 * i, T.cast(code, "int16x4"))
-    store(xs, group_at * 2, scale)
-    store(xs, group_at * 2 + 1, scale * T.cast(sum_lanes(total), "float32"))
+def _emit_group_cpu(value: Callable, xq, xs, at, group_at) -> None:
+    """Quantize 32 values to xq[at..], with (scale, sum) at xs[2 * group_at]; value(i) gives elements 4i..4i+3.
+
+    Loops and a local array, not unrolled expressions: TVM would copy each value into every use.
+    """
+    values, peak, total = local(8, F32X4), local(1, F32X4), local(1, I32X4)
+    store(peak, 0, splat(f32(0)))
+    store(total, 0, splat(T.int32(0)))
+    with T.serial(0, 8) as i:
+        store(values, i, value(i))
+        store(peak, 0, T.max(peak[0], T.abs(values[i])))
+    numbers = local(2, "float32")  # scale, 1 / scale
+    store(numbers, 0, max_lanes(peak[0]) / f32(LEVELS["cpu"]))
+    store(numbers, 1, T.Select(numbers[0] > f32(0), f32(1.0) / numbers[0], f32(0)))
+    codes = local(1, I32X4)
+    with T.serial(0, 8) as i:
+        store(codes, 0, T.cast(T.nearbyint(values[i] * splat(numbers[1])), I32X4))
+        store(total, 0, total[0] + codes[0])
+        store4(xq, at + 4 * i, T.cast(codes[0], "int16x4"))
+    store(xs, group_at * 2, numbers[0])
+    store(xs, group_at * 2 + 1, numbers[0] * T.cast(sum_lanes(total[0]), "float32"))
 
 
 def _emit_group_gpu(value: Callable, xq, xs, group_at) -> None:
@@ -99,11 +106,11 @@ def _norm_cpu(name: str, p: Params):
             inverse = T.bind(f32(1.0) / T.sqrt(sum_lanes(acc[0]) * f32(1.0 / k) + f32(eps)))
             with T.serial(0, k // GROUP) as g:
                 at = T.bind(row * k + g * GROUP)
-                values = [
-                    T.bind(load4(x, at + 4 * i) * splat(inverse) * load4(weight, g * GROUP + 4 * i))
-                    for i in range(8)
-                ]
-                _emit_group_cpu(values, xq, xs, at, row * (k // GROUP) + g)
+
+                def value(i):
+                    return load4(x, at + 4 * i) * splat(inverse) * load4(weight, g * GROUP + 4 * i)
+
+                _emit_group_cpu(value, xq, xs, at, row * (k // GROUP) + g)
 
     params = [
         ("args", ARGS, "int32"),
@@ -166,12 +173,14 @@ def _act_cpu(name: str, p: Params):
 
     def body(args, gate_up, xq, xs):
         with T.serial(0, args[1]) as row, T.serial(0, k // GROUP) as g:
-            values = []
-            for i in range(8):
-                gate = T.bind(load4(gate_up, row * 2 * k + g * GROUP + 4 * i))
+            gate = local(1, F32X4)
+
+            def value(i):
+                store(gate, 0, load4(gate_up, row * 2 * k + g * GROUP + 4 * i))
                 up = load4(gate_up, row * 2 * k + k + g * GROUP + 4 * i)
-                values.append(T.bind(gate / (splat(f32(1.0)) + exp4(splat(f32(0)) - gate)) * up))
-            _emit_group_cpu(values, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
+                return gate[0] / (splat(f32(1.0)) + exp4(splat(f32(0)) - gate[0])) * up
+
+            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
 
     return prim_func(
         name, [("args", ARGS, "int32"), ("gate_up", m * 2 * k, "float32"), *_outputs(m, k, "cpu")], body
@@ -183,8 +192,11 @@ def _quantize_cpu(name: str, p: Params):
 
     def body(args, x, xq, xs):
         with T.serial(0, args[1]) as row, T.serial(0, k // GROUP) as g:
-            values = [T.bind(load4(x, row * k + g * GROUP + 4 * i)) for i in range(8)]
-            _emit_group_cpu(values, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
+
+            def value(i):
+                return load4(x, row * k + g * GROUP + 4 * i)
+
+            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
 
     return prim_func(name, [("args", ARGS, "int32"), ("x", m * k, "float32"), *_outputs(m, k, "cpu")], body)
 
