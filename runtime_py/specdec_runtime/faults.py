@@ -69,7 +69,8 @@ def error_json(error: SpecdecError) -> dict[str, Any]:
 
 def error_from_json(data: Any) -> SpecdecError:
     """The typed error for `error_json`'s object; an unknown shape or type is itself a ContractError."""
-    fields = data.get("error", data) if isinstance(data, dict) else {}
+    inner = data.get("error", data) if isinstance(data, dict) else None
+    fields = inner if isinstance(inner, dict) else {}
     family = FAMILIES.get(str(fields.get("type")), ContractError)
     message = str(fields.get("message") or f"a part of specdec failed without a typed error: {data!r}")
     return family(message, str(fields.get("where") or ""), str(fields.get("action") or ""))

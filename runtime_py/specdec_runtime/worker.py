@@ -50,8 +50,8 @@ class Engine:
         """Answer the last submit."""
 
         def resume() -> Effect:
-            data = json.loads(readback_json)
-            return self._running().send(Readback(data["values"], data["ms"]))
+            running, data = self._running(), json.loads(readback_json)
+            return running.send(Readback(data["values"], data["ms"]))
 
         return self._collect(resume)
 

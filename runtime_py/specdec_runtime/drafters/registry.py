@@ -53,7 +53,7 @@ def drafter_names(plan: Plan) -> list[str]:
 
 def make_drafter(name: str, plan: Plan) -> Drafter:
     """A fresh drafter; RequestError for a name this plan cannot serve."""
-    maker = _MAKERS.get(name)
+    maker = _MAKERS.get(name) if isinstance(name, str) else None
     if maker is None:
         raise RequestError(
             f"there is no drafter {name!r}", "drafter", f"Use one of {', '.join(drafter_names(plan))}"
