@@ -12,8 +12,9 @@ import json
 from itertools import zip_longest
 from typing import NoReturn
 
-from specdec_compiler.sources.spec import ModelSpec
 from specdec_runtime.faults import ArtifactError
+
+from .sources.spec import ModelSpec
 
 
 def check_pair(champion: ModelSpec, draft: ModelSpec, context: int) -> None:

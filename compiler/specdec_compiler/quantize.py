@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-
 from specdec_runtime.faults import ArtifactError, ContractError
 
 GROUP = 32

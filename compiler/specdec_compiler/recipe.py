@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from specdec_compiler.quantize import Format
 from specdec_runtime.faults import ArtifactError
+
+from .quantize import Format
 
 DEFAULT_CONTEXT = 2048
 PAGE_SIZES = (8, 16, 32, 64, 128, 256)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
-from specdec_compiler.sources.floats import to_bf16
-from specdec_compiler.tiny_tokenizer import SPECIAL, tiny_tokenizer
 from specdec_runtime.faults import ArtifactError, RequestError
+
+from .sources.floats import to_bf16
+from .tiny_tokenizer import SPECIAL, tiny_tokenizer
 
 DEFAULT_VOCAB = 384
 BOS, EOS = 1, 2

@@ -12,8 +12,9 @@ from collections import Counter
 from functools import lru_cache
 from itertools import pairwise
 
-from specdec_compiler.sources.tokenizer import PRE_TOKENIZERS, tokenizer_json
 from specdec_runtime.faults import RequestError
+
+from .sources.tokenizer import PRE_TOKENIZERS, tokenizer_json
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MIN_VOCAB, MAX_VOCAB = len(SPECIAL) + 256, 1000

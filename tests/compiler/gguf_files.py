@@ -8,7 +8,6 @@ from typing import Any
 
 import gguf
 import numpy as np
-
 from specdec_compiler.sources import ModelSpec, locate, open_source
 from specdec_compiler.tiny_tokenizer import tiny_tokenizer
 

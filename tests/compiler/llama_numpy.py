@@ -7,7 +7,6 @@ no kernels and no pages. Compared once with transformers' logits: the same to a 
 from __future__ import annotations
 
 import numpy as np
-
 from specdec_compiler.quantize import QuantWeight, dequantize
 from specdec_compiler.sources import ModelSpec
 

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-
 from gguf_files import smollm2
 from specdec_compiler.pairing import check_pair, pieces
 from specdec_compiler.sources import ModelSpec, first_layers, open_source

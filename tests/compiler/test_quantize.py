@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from specdec_compiler.quantize import (
     QuantWeight,
     dequantize,

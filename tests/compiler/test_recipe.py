@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from specdec_compiler.recipe import ChampionRecipe, DraftRecipe, parse_recipe, read_recipe
 from specdec_runtime.faults import ArtifactError
 
@@ -101,7 +100,7 @@ def test_context():
     ],
 )
 def test_one_thing_wrong(change, message):
-    text = GOOD.replace(*change, 1)
+    text = GOOD.replace(change[0], change[1], 1)
     assert text != GOOD
     if message is None:
         assert parse(text).pages.size == 64

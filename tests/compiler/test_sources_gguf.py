@@ -6,7 +6,6 @@ import struct
 import gguf
 import numpy as np
 import pytest
-
 from gguf_files import (
     FFN,
     HEADS,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from specdec_compiler.quantize import QuantWeight, quantize
 from specdec_compiler.sources import Quantization, open_source
 from specdec_compiler.sources.floats import to_bf16
@@ -79,6 +78,13 @@ def test_bf16_rounding():
     back = (to_bf16(values).astype(np.uint32) << 16).view(np.float32)
     assert np.array_equal(back[:4], np.array([1.0, -1.0, 1.0, 1 + 2**-6], np.float32))  # ties to even
     assert np.allclose(back, values, rtol=2**-8)
+
+
+def test_the_name_holds_no_path_of_another_machine(folder):
+    edit(folder / "config.json", _name_or_path="/home/someone/models/toy")
+    assert open_folder(folder).config.name == "toy"
+    edit(folder / "config.json", _name_or_path="")
+    assert open_folder(folder).config.name == "champion"
 
 
 def test_shards(folder):

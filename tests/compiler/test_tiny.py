@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
-
 from gguf_files import smollm2
 from llama_numpy import LlamaNumpy
 from specdec_compiler.pairing import check_pair
@@ -20,6 +18,7 @@ from specdec_compiler.sources import open_source
 from specdec_compiler.tiny import make_tiny
 from specdec_compiler.tiny_tokenizer import tiny_tokenizer
 from specdec_runtime.faults import ArtifactError, RequestError
+from tokenizers import Tokenizer
 
 GOLDEN = json.loads(Path(__file__).with_name("logits_golden.json").read_text())
 

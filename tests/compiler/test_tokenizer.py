@@ -6,12 +6,11 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
-
 from gguf_files import float_weights, smollm2, smollm2_path, write_gguf
 from specdec_compiler.sources import open_source
 from specdec_compiler.sources.gguf_file import GgufFile
 from specdec_compiler.sources.tokenizer import PRE_TOKENIZERS, tokenizer_json
+from tokenizers import Tokenizer
 
 GOLDEN = Path(__file__).with_name("tokenizer_golden.jsonl")
 ROWS = [json.loads(line) for line in GOLDEN.read_text(encoding="ascii").splitlines()]

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from specdec_compiler.sources.gguf import open_gguf
-from specdec_compiler.sources.hf import open_hf
-from specdec_compiler.sources.locate import locate
-from specdec_compiler.sources.spec import (
+from specdec_runtime.faults import ArtifactError
+
+from .gguf import open_gguf
+from .hf import open_hf
+from .locate import locate
+from .spec import (
     ModelConfig,
     ModelSpec,
     Quantization,
@@ -19,7 +21,6 @@ from specdec_compiler.sources.spec import (
     Weight,
     first_layers,
 )
-from specdec_runtime.faults import ArtifactError
 
 __all__ = [
     "ModelConfig",

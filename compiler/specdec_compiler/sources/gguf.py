@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from specdec_runtime.faults import ArtifactError
 
-from specdec_compiler.quantize import GROUP, QuantWeight, check_finite, check_groups, quantize
-from specdec_compiler.sources.floats import widen
-from specdec_compiler.sources.gguf_file import GgufFile, TensorRecord
-from specdec_compiler.sources.spec import (
+from ..quantize import GROUP, QuantWeight, check_finite, check_groups, quantize
+from .floats import widen
+from .gguf_file import GgufFile, TensorRecord
+from .spec import (
     ModelConfig,
     ModelSpec,
     Quantization,
@@ -23,8 +24,7 @@ from specdec_compiler.sources.spec import (
     check_config,
     tensor_shape,
 )
-from specdec_compiler.sources.tokenizer import read_gguf_text
-from specdec_runtime.faults import ArtifactError
+from .tokenizer import read_gguf_text
 
 _LAYER_NAMES = {
     "attn_norm": "attn_norm",

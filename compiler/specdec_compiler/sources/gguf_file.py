@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
-
 from specdec_runtime.faults import ArtifactError
 
 T = TypeVar("T")

@@ -10,10 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specdec_compiler.quantize import check_finite, check_groups, quantize
-from specdec_compiler.sources.hf_text import read_hf_text
-from specdec_compiler.sources.safetensors_file import FloatTensor, open_safetensors, read_json
-from specdec_compiler.sources.spec import (
+from specdec_runtime.faults import ArtifactError
+
+from ..quantize import check_finite, check_groups, quantize
+from .hf_text import read_hf_text
+from .safetensors_file import FloatTensor, open_safetensors, read_json
+from .spec import (
     ModelConfig,
     ModelSpec,
     Quantization,
@@ -21,7 +23,6 @@ from specdec_compiler.sources.spec import (
     check_config,
     tensor_shape,
 )
-from specdec_runtime.faults import ArtifactError
 
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
@@ -80,7 +81,8 @@ def _config(data: dict[str, Any], folder: Path) -> ModelConfig:
         raise ArtifactError(message, where, "correct the file or give head_dim")
     config = ModelConfig(
         architecture="llama",
-        name=str(data.get("_name_or_path") or folder.resolve().name),
+        # A path of the machine that wrote the file must not reach the bundle: its last part will do.
+        name=Path(str(data.get("_name_or_path") or folder.resolve())).name,
         vocab_size=_integer(data, "vocab_size", where),
         hidden=hidden,
         ffn=_integer(data, "intermediate_size", where),

@@ -10,9 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specdec_compiler.sources.safetensors_file import read_json
-from specdec_compiler.sources.spec import TextConfig
 from specdec_runtime.faults import ArtifactError
+
+from .safetensors_file import read_json
+from .spec import TextConfig
 
 _CORRECT = "correct or get the file again"
 

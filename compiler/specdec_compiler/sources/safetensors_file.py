@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-from specdec_compiler.sources.floats import FLOAT_TYPES, widen
 from specdec_runtime.faults import ArtifactError
+
+from .floats import FLOAT_TYPES, widen
 
 _GET_AGAIN = "download or write the file again"
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit

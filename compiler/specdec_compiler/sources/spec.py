@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-
-from specdec_compiler.quantize import Format, QuantWeight
 from specdec_runtime.faults import ArtifactError, ContractError
+
+from ..quantize import Format, QuantWeight
 
 __all__ = [
     "Format",

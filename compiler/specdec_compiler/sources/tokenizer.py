@@ -12,9 +12,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_compiler.sources.gguf_file import GgufFile
-from specdec_compiler.sources.spec import TextConfig
 from specdec_runtime.faults import ArtifactError
+
+from .gguf_file import GgufFile
+from .spec import TextConfig
 
 # Token types of GGUF.
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
