@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_factory import load_made, make_plan
 from specdec_runtime.faults import ArtifactError
-from specdec_runtime.plan import check_plan, dump_plan, load_plan, read_plan
+from specdec_runtime.plan import check_plan, dump_plan, load_plan, read_plan, schema
 from specdec_runtime.plan.schema import program_widths
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "plan"
@@ -154,3 +154,10 @@ def test_damage_ends_in_a_typed_error_or_a_plan(path, junk, remove):
     else:
         check_plan(loaded)
         assert json.loads(dump_plan(loaded)) == plan
+
+
+def test_the_document_names_every_field():
+    text = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
+    parts = [value for value in vars(schema).values() if dataclasses.is_dataclass(value)]
+    names = {field.name for part in parts for field in dataclasses.fields(part)}
+    assert not {name for name in names if f"`{name}`" not in text}
