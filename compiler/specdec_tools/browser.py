@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from playwright.async_api import Browser, Error, Page, Playwright, async_playwright
-
 from specdec_runtime.faults import DeviceFault, RequestError, error_from_json
 
 CHROME_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -118,7 +117,9 @@ async def _launch(playwright: Playwright, options: BrowserOptions) -> Browser:
     except Error as error:
         what = path or "Playwright's Chromium"
         action = "Install chromium, or set SPECDEC_CHROME, or run python -m playwright install chromium"
-        raise DeviceFault(f"the browser did not start: {error.message.splitlines()[0]}", what, action) from None
+        raise DeviceFault(
+            f"the browser did not start: {error.message.splitlines()[0]}", what, action
+        ) from None
 
 
 async def _process_group(browser: Browser) -> int | None:
@@ -177,10 +178,14 @@ class PageSession:
         try:
             return task.result()
         except Error as error:
-            raise DeviceFault(f"the browser failed: {error.message.splitlines()[0]}", what, "Try again") from None
+            raise DeviceFault(
+                f"the browser failed: {error.message.splitlines()[0]}", what, "Try again"
+            ) from None
 
     async def call(self, method: str, args: dict[str, Any]) -> dict[str, Any]:
-        answer = await self._within(self.page.evaluate(CALL_JS, [method, args]), self.options.timeout_s, method)
+        answer = await self._within(
+            self.page.evaluate(CALL_JS, [method, args]), self.options.timeout_s, method
+        )
         if "error" in answer:
             raise error_from_json(answer["error"])
         return answer["value"]
@@ -217,14 +222,18 @@ def check_adapter(device: dict[str, Any], options: BrowserOptions) -> None:
         action = "Pass --adapter swiftshader to accept it"
         raise DeviceFault(f"the adapter is software: {device['adapter']}", "WebGPU", action)
     if options.adapter == "swiftshader" and "swiftshader" not in adapter:
-        raise DeviceFault(f"the adapter is not SwiftShader: {device['adapter']}", "WebGPU", "Pass --adapter gpu")
+        raise DeviceFault(
+            f"the adapter is not SwiftShader: {device['adapter']}", "WebGPU", "Pass --adapter gpu"
+        )
 
 
 @asynccontextmanager
 async def browser_running(options: BrowserOptions) -> AsyncIterator[Browser]:
     """A headless browser while the block runs."""
     if options.adapter not in ADAPTERS:
-        raise RequestError(f"unknown adapter {options.adapter}", "adapter", f"Choose one of {', '.join(ADAPTERS)}")
+        raise RequestError(
+            f"unknown adapter {options.adapter}", "adapter", f"Choose one of {', '.join(ADAPTERS)}"
+        )
     manager = async_playwright()
     with _children_in_own_session():
         playwright = await manager.start()

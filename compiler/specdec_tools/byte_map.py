@@ -66,7 +66,9 @@ def _read_decoder(decoder: dict[str, Any] | None) -> tuple[PieceBytes, bool]:
     steps = decoder["decoders"] if decoder and kind == "Sequence" else []
     piece_bytes = _sentence_piece(steps)
     if piece_bytes is None:
-        raise ArtifactError(f"unknown decoder {kind}", "tokenizer.json", "Build the bundle with a known tokenizer")
+        raise ArtifactError(
+            f"unknown decoder {kind}", "tokenizer.json", "Build the bundle with a known tokenizer"
+        )
     return piece_bytes, any(step["type"] == "Strip" for step in steps)
 
 

@@ -21,6 +21,7 @@ from specdec_runtime.decode.score import score
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import ArtifactError, ContractError
 from specdec_runtime.plan import Plan, load_plan
+
 from specdec_tools.text import BundleText
 
 OnText = Callable[[str], None]

@@ -37,14 +37,20 @@ def make_parser() -> argparse.ArgumentParser:
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", help="text of the user")
     prompt.add_argument("--prompt-ids", type=_ids, metavar="1,2,3", help="token ids, taken as they are")
-    parser.add_argument("--raw", action="store_true", help="continue the text itself, without the chat template")
+    parser.add_argument(
+        "--raw", action="store_true", help="continue the text itself, without the chat template"
+    )
     parser.add_argument("--system", help="system text of the chat")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--drafter", choices=("off", "model", "ngram", "chain"), default="ngram")
     parser.add_argument("--k", type=int, default=4, help="drafted tokens a cycle, 0 to 7")
-    parser.add_argument("--score-ids", type=_ids, metavar="4,5,6", help="score these ids after the prompt instead")
+    parser.add_argument(
+        "--score-ids", type=_ids, metavar="4,5,6", help="score these ids after the prompt instead"
+    )
     parser.add_argument("--width", type=int, default=1, help="rows of a scoring pass: 1, 2, 4 or 8")
-    parser.add_argument("--adapter", choices=("auto", "gpu", "swiftshader"), default="auto", help="for webgpu")
+    parser.add_argument(
+        "--adapter", choices=("auto", "gpu", "swiftshader"), default="auto", help="for webgpu"
+    )
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds a browser may take")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
@@ -55,7 +61,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.seen = False
-        self.on_interrupt: Callable[[], None] = lambda: None
+        self.on_interrupt: Callable[[], object] = lambda: None
 
     @contextmanager
     def listening(self) -> Iterator[Interrupt]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from specdec_runtime.faults import ArtifactError, RequestError, SpecdecError, exit_code
+
 from specdec_tools.paths import VENDOR, WEB
 
 BUNDLE_PREFIX = "/bundle/"
@@ -47,9 +48,9 @@ class Handler(SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def send_head(self):
-        path = urlsplit(self.path)
-        if path.path == "/" and self.server.bundle and "bundle=" not in path.query and "idle" not in path.query:
-            return self._redirect(f"/?bundle={BUNDLE_PREFIX}{'&' + path.query if path.query else ''}")
+        path, query = urlsplit(self.path)[2:4]
+        if path == "/" and self.server.bundle and "bundle=" not in query and "idle" not in query:
+            return self._redirect(f"/?bundle={BUNDLE_PREFIX}{'&' + query if query else ''}")
         if self._file() is None:
             self.send_error(HTTPStatus.NOT_FOUND)
             return None
@@ -95,7 +96,9 @@ class SiteServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], bundle: Path | None, *, web: Path = WEB, isolated: bool = True):
+    def __init__(
+        self, address: tuple[str, int], bundle: Path | None, *, web: Path = WEB, isolated: bool = True
+    ):
         self.bundle = bundle.resolve() if bundle else None
         self.web = web.resolve()
         self.headers = ISOLATION if isolated else {}
@@ -110,7 +113,7 @@ class SiteServer(ThreadingHTTPServer):
 
     def handle_error(self, request, client_address) -> None:
         """A browser that hangs up in the middle of a file is no news."""
-        if not isinstance(sys.exception() if hasattr(sys, "exception") else sys.exc_info()[1], ConnectionError):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
 
@@ -144,7 +147,9 @@ def _open(host: str, port: int, bundle: Path) -> SiteServer:
     try:
         return SiteServer((host, port), bundle)
     except OSError as error:
-        raise RequestError(f"cannot listen: {error.strerror}", f"{host}:{port}", "Choose another port") from None
+        raise RequestError(
+            f"cannot listen: {error.strerror}", f"{host}:{port}", "Choose another port"
+        ) from None
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 from specdec_runtime.faults import ArtifactError, SpecdecError, exit_code
+
 from specdec_tools.paths import NODE_MODULES, ROOT, RUNTIME_PY, VENDOR
 
 # Package -> (folder in vendor/, {file in the package: name in that folder})
@@ -77,10 +78,14 @@ def _build_wheel(into: Path) -> None:
         _zip_sources(into / WHEEL)
         return
     with tempfile.TemporaryDirectory() as work:
-        done = subprocess.run([sys.executable, str(builder), work], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, str(builder), work], capture_output=True, text=True, check=False
+        )
         wheels = sorted(Path(work).glob("*.whl"))
         if done.returncode != 0 or len(wheels) != 1:
-            raise ArtifactError(f"the wheel was not built: {done.stderr.strip()}", str(builder), "Mend the runtime")
+            raise ArtifactError(
+                f"the wheel was not built: {done.stderr.strip()}", str(builder), "Mend the runtime"
+            )
         shutil.copyfile(wheels[0], into / WHEEL)
 
 
@@ -101,7 +106,7 @@ def fill_vendor(vendor: Path = VENDOR) -> Path:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="specdec_tools.site", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="specdec_tools.site", description="Fill web/vendor.")
     parser.parse_args(argv)
     try:
         folder = fill_vendor()

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from specdec_runtime.faults import ArtifactError, RequestError
 from specdec_runtime.plan import PlanText
+
 from specdec_tools.byte_map import ByteMap, StreamDecoder
 
 Message = dict[str, str]
@@ -34,7 +35,9 @@ def _compile_template(source: str) -> Any:
     )
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
+        value, ensure_ascii=False, indent=indent
+    )
     try:
         return environment.from_string(source)
     except TemplateError as error:
@@ -58,7 +61,9 @@ class BundleText:
             self._tokenizer = Tokenizer.from_str(tokenizer_json)
             parsed = json.loads(tokenizer_json)
         except Exception as error:  # the library raises plain Exception
-            raise ArtifactError(f"cannot be read: {error}", "tokenizer.json", "Build the bundle again") from None
+            raise ArtifactError(
+                f"cannot be read: {error}", "tokenizer.json", "Build the bundle again"
+            ) from None
         self._plan = plan
         self._map = ByteMap(parsed, [*plan.special_ids, *plan.eos_ids])
         self._template = None if template is None else _compile_template(template)

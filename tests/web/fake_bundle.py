@@ -38,7 +38,7 @@ TEMPLATE = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-MERGES = ["t h", "th e", "i n", "e r", "o n", "a n", "Ġ t", "Ġ a", "Ġt he", "r e", "Ġ s", "n d", "Ġ w", "Ġ b"]
+MERGES = ["h e", "t he", "i n", "e r", "o n", "a n", "Ġ t", "Ġ a", "Ġt he", "r e", "Ġ s", "n d", "Ġ w", "Ġ b"]
 
 KERNELS = {  # name -> (entry in WGSL, arguments as (name, access))
     "prefill": ("prefill", ("args r", "tokens r", "page_table r", "weights r", "kv rw")),
@@ -111,7 +111,13 @@ def tokenizer_json() -> str:
 
 
 def _models(draft: bool) -> tuple[Model, ...]:
-    sizes = {"vocab_size": VOCAB, "padded_vocab": PADDED, "max_context": CONTEXT, "num_layers": 1, "hidden": 1}
+    sizes = {
+        "vocab_size": VOCAB,
+        "padded_vocab": PADDED,
+        "max_context": CONTEXT,
+        "num_layers": 1,
+        "hidden": 1,
+    }
     sizes |= {"ffn": 1, "num_heads": 1, "num_kv_heads": 1, "head_dim": 1, "page_size": PAGE}
     sizes |= {"num_pages": CONTEXT // PAGE, "prefill_width": 32}
     roles = {"target": (1, 2, 4, 8)} | ({"draft": (1, 2)} if draft else {})
@@ -144,7 +150,9 @@ class _TargetBuilder:
         self.add(f"{role}.kv", "uint32", (CONTEXT,), "kv")
         self.add(f"{role}.weights", "uint32", (WEIGHTS,), "weight")
 
-    def program(self, role: str, kind: str, width: int, kernels: tuple[str, ...], suffix: str = "") -> Program:
+    def program(
+        self, role: str, kind: str, width: int, kernels: tuple[str, ...], suffix: str = ""
+    ) -> Program:
         index = {tensor.name: number for number, tensor in enumerate(self.tensors)}
         dispatches = []
         for name in kernels:
@@ -200,7 +208,17 @@ def _target(name: str, models: tuple[Model, ...], files, sources: dict[str, tupl
 def compile_wasm(source: Path, into: Path, *flags: str) -> None:
     """A freestanding module that imports its memory and exports every kernel."""
     exports = [f"-Wl,--export={name}" for name in (*KERNELS, "__heap_base")]
-    command = [sys.executable, "-m", "ziglang", "cc", "-target", "wasm32-freestanding", "-O2", "-msimd128", "-nostdlib"]
+    command = [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+        "-target",
+        "wasm32-freestanding",
+        "-O2",
+        "-msimd128",
+        "-nostdlib",
+    ]
     link = ["-Wl,--no-entry", "-Wl,--import-memory", *exports, *flags]
     subprocess.run([*command, *link, "-o", str(into), str(source)], check=True, capture_output=True)
 
@@ -243,11 +261,19 @@ def write_manifest(folder: Path) -> None:
             data = path.read_bytes()
             name = path.relative_to(folder).as_posix()
             files.append({"path": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
-    top = {"format": "specdec-bundle", "version": 1, "name": "fake", "license": "Apache-2.0", "compiler": "0.1.0"}
+    top = {
+        "format": "specdec-bundle",
+        "version": 1,
+        "name": "fake",
+        "license": "Apache-2.0",
+        "compiler": "0.1.0",
+    }
     (folder / "manifest.json").write_text(json.dumps(top | {"files": files}))
 
 
-def build_fake_bundle(folder: Path, *, draft: bool = True, add_bos: bool = False, template: bool = True) -> Path:
+def build_fake_bundle(
+    folder: Path, *, draft: bool = True, add_bos: bool = False, template: bool = True
+) -> Path:
     """The bundle, in a folder that does not exist yet."""
     folder.mkdir(parents=True)
     models = _models(draft)
