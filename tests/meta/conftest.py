@@ -1,4 +1,4 @@
-"""Lets the mutant tests use the suite and helpers of tests/pure."""
+"""Lets the mutant tests use the suite and the shared modules of tests/pure."""
 
 import sys
 from pathlib import Path

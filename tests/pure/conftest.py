@@ -1,4 +1,4 @@
-"""Puts the helpers of this folder on the path, and one quick and one thorough hypothesis profile."""
+"""Puts this folder's shared modules on the path; one quick and one thorough hypothesis profile."""
 
 import os
 import sys
