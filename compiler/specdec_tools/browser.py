@@ -155,7 +155,11 @@ class PageSession:
         self.on_text: OnText = lambda text: None
         self.on_progress: OnProgress = lambda progress: None
         self._crashed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        page.on("crash", lambda _: self._crashed.done() or self._crashed.set_result(None))
+        page.on("crash", self._crash)
+
+    def _crash(self, page: Page) -> None:
+        if not self._crashed.done():
+            self._crashed.set_result(None)
 
     async def open(self, url: str) -> None:
         await self.page.expose_function("specdecText", lambda text: self.on_text(text))

@@ -97,13 +97,19 @@ class SiteServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, address: tuple[str, int], bundle: Path | None, *, web: Path = WEB, isolated: bool = True
+        self,
+        address: tuple[str, int],
+        bundle: Path | None,
+        *,
+        web: Path = WEB,
+        isolated: bool = True,
+        handler: type[Handler] = Handler,
     ):
         self.bundle = bundle.resolve() if bundle else None
         self.web = web.resolve()
         self.headers = ISOLATION if isolated else {}
         self.verbose = False
-        super().__init__(address, Handler)
+        super().__init__(address, handler)
 
     @property
     def url(self) -> str:

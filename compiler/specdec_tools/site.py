@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 from specdec_runtime.faults import ArtifactError, SpecdecError, exit_code
@@ -62,21 +61,10 @@ def _copy_package(name: str, version: str, into: Path) -> None:
         shutil.copyfile(source / original, into / folder / copy)
 
 
-def _zip_sources(wheel: Path) -> None:
-    """The runtime's sources as an archive that Pyodide unpacks like a wheel."""
-    package = RUNTIME_PY / "specdec_runtime"
-    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(package.rglob("*.py")):
-            archive.writestr(zipfile.ZipInfo(str(path.relative_to(RUNTIME_PY))), path.read_bytes())
-
-
 def _build_wheel(into: Path) -> None:
     """runtime_py/build_wheel.py makes the wheel; its name has a version, the page's copy has none."""
     into.mkdir(parents=True)
     builder = RUNTIME_PY / "build_wheel.py"
-    if not builder.exists():
-        _zip_sources(into / WHEEL)
-        return
     with tempfile.TemporaryDirectory() as work:
         done = subprocess.run(
             [sys.executable, str(builder), work], capture_output=True, text=True, check=False

@@ -47,6 +47,7 @@ KERNELS = {  # name -> (entry in WGSL, arguments as (name, access))
     "feedback": ("feedback", ("args rw", "tokens rw", "out r")),
     "score": ("score", ("args r", "logits r", "score_ids r", "score w")),
 }
+EXPORTS = (*KERNELS, "__heap_base")
 ACCESS = {"r": "read", "w": "write", "rw": "read_write"}
 
 
@@ -205,9 +206,9 @@ def _target(name: str, models: tuple[Model, ...], files, sources: dict[str, tupl
     )
 
 
-def compile_wasm(source: Path, into: Path, *flags: str) -> None:
+def compile_wasm(source: Path, into: Path, *flags: str, exports: tuple[str, ...] = EXPORTS) -> None:
     """A freestanding module that imports its memory and exports every kernel."""
-    exports = [f"-Wl,--export={name}" for name in (*KERNELS, "__heap_base")]
+    exported = [f"-Wl,--export={name}" for name in exports]
     command = [
         sys.executable,
         "-m",
@@ -219,7 +220,7 @@ def compile_wasm(source: Path, into: Path, *flags: str) -> None:
         "-msimd128",
         "-nostdlib",
     ]
-    link = ["-Wl,--no-entry", "-Wl,--import-memory", *exports, *flags]
+    link = ["-Wl,--no-entry", "-Wl,--import-memory", *exported, *flags]
     subprocess.run([*command, *link, "-o", str(into), str(source)], check=True, capture_output=True)
 
 

@@ -1,0 +1,162 @@
+"""specdec-numerics: how far the compiled model is from a float32 model of the same weights, beside llama.cpp.
+
+Teacher forcing over foreign texts and the champion's own greedy answers (tests/numerics/texts). Needs the extra "numerics".
+Knows the order of work, not how rows are made or compared. Exit status: 0 every bound met, 1 a bound missed, 2-5 an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+from specdec_compiler.build import hash_file, open_models
+from specdec_compiler.recipe import read_recipe
+from specdec_compiler.sources import locate
+from specdec_runtime.bundle import Bundle, open_bundle
+from specdec_runtime.faults import RequestError, SpecdecError, error_json, exit_code
+from tqdm import tqdm
+
+from specdec_tools import numerics_texts as texts
+from specdec_tools.numerics_metrics import MIN_FOREIGN, MIN_OWN
+from specdec_tools.numerics_reference import TorchReference
+from specdec_tools.numerics_report import Tally, machine, render
+from specdec_tools.numerics_rows import LlamaCppRows, NativeRows, Rows, WasmRows
+from specdec_tools.paths import ROOT
+from specdec_tools.text import BundleText
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        if args.write_own:
+            print(_Session(args).write_own())
+            return 0
+        report = _Session(args).run()
+    except SpecdecError as error:
+        if args.json:
+            print(json.dumps(error_json(error)))
+        print(f"error: {error}", file=sys.stderr)
+        return exit_code(error)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    text = json.dumps(report, indent=1)
+    if args.out:
+        args.out.write_text(text + "\n", encoding="utf-8")
+    print(json.dumps(report) if args.json else render(report))
+    return 0 if report["ok"] else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="specdec-numerics", description="Compare a bundle's logits with float32 PyTorch and llama.cpp."
+    )
+    parser.add_argument("bundle", type=Path, help="folder that specdec-compile build made")
+    parser.add_argument("--backend", choices=("native", "wasm"), default="native")
+    parser.add_argument("--recipe", type=Path, help="the bundle's recipe (default: found in models/recipes)")
+    parser.add_argument(
+        "--positions", type=_count, metavar="N", help="about N foreign positions (default: all)"
+    )
+    parser.add_argument(
+        "--own", type=_count, metavar="M", help="at most M positions of own answers (default: all)"
+    )
+    parser.add_argument("--texts", type=Path, default=texts.TEXTS, help="folder of texts and prompts.json")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the JSON object to FILE")
+    parser.add_argument(
+        "--write-own", action="store_true", help="make own.json of the texts anew, compare nothing"
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("give a number of 1 or more")
+    return number
+
+
+class _Session:
+    """One bundle with its recipe, its text side and the reference."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.bundle = open_bundle(args.bundle)
+        self.recipe = read_recipe(_recipe_path(self.bundle, args.recipe))
+        plan = self.bundle.plan
+        self.context = plan.target_model.max_context
+        self.text = BundleText.open(self.bundle.folder, plan.text, plan.ids.chat_template is not None)
+        self.reference = TorchReference(open_models(self.recipe).champion)
+        self.num_answered = 0
+
+    def _answer(self, prompt_ids: list[int], most: int) -> list[int]:
+        self.num_answered += 1
+        return self.reference.greedy(prompt_ids, most, tuple(self.bundle.plan.text.eos_ids))
+
+    def write_own(self) -> Path:
+        return texts.write_own(self.text, self.args.texts, self.recipe.champion.source, self._answer)
+
+    def run(self) -> dict[str, Any]:
+        start = time.perf_counter()
+        args, source = self.args, self.recipe.champion.source
+        runs = texts.foreign_runs(self.text, args.texts, self.context, args.positions)
+        runs += texts.own_runs(self.text, args.texts, source, self.context, args.own, self._answer)
+        with ExitStack() as stack:
+            sources = {name: stack.enter_context(closing(rows)) for name, rows in self._sources().items()}
+            tally = Tally(args.backend, list(sources))
+            self._compare(runs, sources, tally)
+        required = min(args.positions or MIN_FOREIGN, MIN_FOREIGN), min(args.own or MIN_OWN, MIN_OWN)
+        return {
+            "bundle": self.bundle.name,
+            "kernels": self.bundle.plan.ids.kernels,
+            "backend": args.backend,
+            **tally.report(required),
+            "own_answers": f"{self.num_answered} made now" if self.num_answered else "stored",
+            "machine": machine(),
+            "seconds": round(time.perf_counter() - start, 1),
+        }
+
+    def _sources(self) -> dict[str, Rows]:
+        sources: dict[str, Rows] = {"native": NativeRows(self.bundle)}
+        if self.args.backend == "wasm":
+            sources["wasm"] = WasmRows(self.bundle)
+        path = locate(self.recipe.champion.source, self.recipe.folder)
+        if path.suffix.lower() == ".gguf":
+            sources["llama.cpp"] = LlamaCppRows(path, self.context)
+        return sources
+
+    def _compare(self, runs: list[texts.TextRun], sources: dict[str, Rows], tally: Tally) -> None:
+        total = sum(len(run.ids) for run in runs) * (len(sources) + 1)
+        with tqdm(total=total, unit=" rows", disable=None, leave=False) as bar:
+            for run in runs:
+                bar.set_description(f"{run.group}: reference")
+                reference = self.reference.rows(run.ids)[run.first :]
+                bar.update(len(run.ids))
+                found = {}
+                for name, rows in sources.items():
+                    bar.set_description(f"{run.group}: {name}")
+                    found[name] = rows.rows(run.ids)[run.first :]
+                    bar.update(len(run.ids))
+                tally.add(run, reference, found)
+
+
+def _recipe_path(bundle: Bundle, given: Path | None) -> Path:
+    """The recipe the bundle was made from, known by its hash."""
+    candidates = [given] if given else sorted((ROOT / "models" / "recipes").glob("*.toml"))
+    for path in candidates:
+        if path.is_file() and hash_file(path) == bundle.plan.ids.recipe:
+            return path
+    where = str(given or "models/recipes")
+    raise RequestError(
+        "no recipe here made this bundle", where, "Give its recipe with --recipe, or build again"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

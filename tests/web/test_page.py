@@ -1,0 +1,247 @@
+"""The page in a real browser, end to end on the fake bundle: exact, on both backends, and cancelled cleanly."""
+
+from __future__ import annotations
+
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from conftest import BrowserRig
+from fake_bundle import CONTEXT, EOS, build_fake_bundle, fake_greedy
+from specdec_runtime.faults import RequestError
+from specdec_tools.browser import PageSession
+
+pytestmark = pytest.mark.browser
+
+BACKENDS = ["wasm", "webgpu"]
+PROMPT_IDS = [72, 101, 108, 108, 111]
+
+
+def _generate(rig: BrowserRig, session: PageSession, **request) -> dict:
+    whole = {"prompt_ids": PROMPT_IDS, "max_tokens": 60, "drafter": "off", "k": 4} | request
+    return rig.do(session.generate(whole))
+
+
+@pytest.fixture(params=BACKENDS)
+def session(rig: BrowserRig, fake_bundle: Path, request) -> PageSession:
+    return rig.loaded(fake_bundle, request.param)
+
+
+def test_greedy_is_exact_whatever_the_drafter(rig: BrowserRig, session: PageSession) -> None:
+    for prompt in ([65], PROMPT_IDS, list(range(32, 127)) * 3):
+        plain = fake_greedy(prompt, 120)
+        for drafter, k in [("off", 0), ("ngram", 4), ("model", 1), ("model", 3), ("model", 7), ("chain", 4)]:
+            result = _generate(rig, session, prompt_ids=prompt, max_tokens=120, drafter=drafter, k=k)
+            assert result["token_ids"] == plain, (drafter, k)
+            assert result["usage"] == {"prompt_tokens": len(prompt), "completion_tokens": len(plain)}
+            assert result["finish_reason"] == ("stop" if plain[-1] == EOS else "length")
+            spec = result["speculation"]
+            extra = spec["num_target_passes"] + spec["num_accepted"] - len(plain)
+            assert extra in (
+                0,
+                1 if plain[-1] == EOS else 0,
+            )  # an accepted EOS leaves no room for a bonus token
+            if drafter == "model":
+                assert 0 < spec["num_accepted"] < spec["num_drafted"]
+    assert result["device"]["backend"] == session.options.backend
+
+
+def test_result_has_every_field(rig: BrowserRig, session: PageSession) -> None:
+    heard: list[str] = []
+    session.on_text = heard.append
+    result = _generate(rig, session, prompt_ids=PROMPT_IDS, max_tokens=90)
+    assert result["prompt_ids"] == PROMPT_IDS
+    assert "".join(heard) == result["text"]
+    shown = [index for index in result["token_ids"] if index < 256]
+    assert result["text"] == bytes(shown).decode(errors="replace")
+    assert set(result["timing_ms"]) == {
+        "load", "first_token", "prefill", "decode", "draft", "verify", "other",
+    }  # fmt: skip
+    assert set(result["speculation"]) == {
+        "mode", "drafter", "num_cycles", "num_drafted", "num_accepted", "num_evaluated", "num_target_passes",
+        "num_draft_passes", "fallbacks",
+    }  # fmt: skip
+    assert set(result["device"]) == {"backend", "adapter"}
+
+
+def test_characters_are_never_cut(rig: BrowserRig, session: PageSession) -> None:
+    """The fake model says é and emoji byte by byte, over several tokens."""
+    heard: list[str] = []
+    session.on_text = heard.append
+    text = ""
+    for start in range(70, 90):
+        text += _generate(rig, session, prompt_ids=[start], max_tokens=80, drafter="model")["text"].rstrip(
+            "\ufffd"
+        )
+    assert "é" in text
+    assert any("\U0001f600" <= character <= "\U0001f64f" for character in text)
+    assert "\ufffd" not in text
+    assert sum(piece.count("\ufffd") for piece in heard) <= 20  # only an end that cuts a character
+
+
+def test_scores_do_not_depend_on_the_width(rig: BrowserRig, fake_bundle: Path) -> None:
+    found = []
+    for backend in BACKENDS:
+        session = rig.loaded(fake_bundle, backend)
+        for width in (1, 2, 4, 8):
+            asked = {"prompt_ids": PROMPT_IDS, "score_ids": list(range(60, 81)), "width": width}
+            found.append(rig.do(session.score(asked))["positions"])
+    assert len(found[0]) == 21
+    assert all(positions == found[0] for positions in found)
+
+
+def test_prompts_become_ids_by_template_and_raw(rig: BrowserRig, fake_bundle: Path) -> None:
+    session = rig.loaded(fake_bundle, "wasm")
+
+    def prompt_ids(**request) -> list[int]:
+        return _generate(rig, session, prompt_ids=None, max_tokens=1, **request)["prompt_ids"]
+
+    assert prompt_ids(prompt="Zq", raw=True) == [90, 113]
+    chat = prompt_ids(prompt="Zq")
+    assert chat[0] == 297 and bytes([90, 113]) in bytes(index % 256 for index in chat)
+    assert len(prompt_ids(prompt="Zq", system="Xy")) > len(chat)
+    with pytest.raises(RequestError, match="empty"):
+        prompt_ids(prompt="", raw=True)
+    with pytest.raises(RequestError):
+        prompt_ids(prompt="x", raw=True, system="Be brief")
+    with pytest.raises(RequestError):
+        prompt_ids()
+
+
+def test_bos_is_added_where_the_model_wants_it(rig: BrowserRig, tmp_path: Path) -> None:
+    bundle = build_fake_bundle(tmp_path / "bos", draft=False, add_bos=True, template=False)
+    session = rig.loaded(bundle, "wasm")
+    result = _generate(rig, session, prompt_ids=None, prompt="", raw=True, max_tokens=5)
+    assert result["prompt_ids"] == [296]
+    assert result["token_ids"] == fake_greedy([296], 5)
+    with pytest.raises(RequestError, match="chat template"):
+        _generate(rig, session, prompt_ids=None, prompt="Hi")
+    with pytest.raises(RequestError):
+        _generate(rig, session, drafter="model")
+
+
+def test_requests_that_cannot_be_served(rig: BrowserRig, session: PageSession) -> None:
+    for request in [
+        {"prompt_ids": []},
+        {"prompt_ids": [300]},
+        {"prompt_ids": [-1]},
+        {"prompt_ids": [65] * CONTEXT},
+        {"prompt_ids": [65] * (CONTEXT + 1)},
+        {"k": 8},
+        {"max_tokens": -1},
+        {"drafter": "oracle"},
+    ]:
+        with pytest.raises(RequestError):
+            _generate(rig, session, **request)
+    assert _generate(rig, session, max_tokens=0)["token_ids"] == []
+    assert _generate(rig, session, max_tokens=1, drafter="model", k=7)["token_ids"] == fake_greedy(
+        PROMPT_IDS, 1
+    )
+    full = [65] * (CONTEXT - 1)
+    assert len(_generate(rig, session, prompt_ids=full)["token_ids"]) == 1
+
+
+def test_cancel_then_the_same_request_again(rig: BrowserRig, session: PageSession) -> None:
+    prompt = next(start for start in range(60, 128) if len(fake_greedy([start], 400)) == 400)
+    plain = fake_greedy([prompt], 400)
+    cancel_js = """async (request) => {
+      let seen = 0;
+      return window.specdec.generate(request, () => { if (++seen === 3) window.specdec.cancel(); });
+    }"""
+    for drafter in ("off", "model"):
+        request = {"prompt_ids": [prompt], "max_tokens": 400, "drafter": drafter, "k": 4}
+        cut = rig.do(session.page.evaluate(cancel_js, request))
+        assert cut["finish_reason"] == "cancelled"
+        assert 3 <= len(cut["token_ids"]) < 400
+        assert cut["token_ids"] == plain[: len(cut["token_ids"])]
+        assert _generate(rig, session, **request)["token_ids"] == plain
+
+
+def test_cancel_while_the_prompt_is_read(rig: BrowserRig, session: PageSession) -> None:
+    prompt = [65 + index % 26 for index in range(1500)]
+    cancel_js = """async (request) => {
+      const stop = () => window.specdec.cancel();
+      return window.specdec.generate(request, () => {}, (progress) => { if (progress.done < 500) stop(); });
+    }"""
+    request = {"prompt_ids": prompt, "max_tokens": 9, "drafter": "model", "k": 4}
+    cut = rig.do(session.page.evaluate(cancel_js, request))
+    assert cut["finish_reason"] == "cancelled" and cut["token_ids"] == []
+    assert _generate(rig, session, **request)["token_ids"] == fake_greedy(prompt, 9)
+
+
+def test_two_requests_at_once(rig: BrowserRig, fake_bundle: Path) -> None:
+    session = rig.loaded(fake_bundle, "wasm")
+    both_js = """async (request) => {
+      const first = window.specdec.generate(request);
+      const second = await window.specdec.generate(request).catch((error) => error.type);
+      return [second, (await first).token_ids.length];
+    }"""
+    request = {"prompt_ids": PROMPT_IDS, "max_tokens": 20, "drafter": "off", "k": 0}
+    assert rig.do(session.page.evaluate(both_js, request)) == ["RequestError", 20]
+
+
+def test_chat_page_as_a_person_uses_it(rig: BrowserRig, fake_bundle: Path) -> None:
+    site = rig.site(fake_bundle)
+    others: list[str] = []
+
+    async def use() -> dict[str, str]:
+        page = await rig.browser.new_page()
+        page.set_default_timeout(30000)
+        page.on(
+            "request", lambda request: others.append(request.url) if site.url not in request.url else None
+        )
+        await page.goto(site.url)  # leads to the bundle
+        await page.fill("#prompt", "Hello")
+        await page.select_option("#drafter", "model")
+        await page.keyboard.press("Enter")
+        await page.wait_for_selector(".turn.answer:not(.running)")
+        shown = {
+            name: await page.text_content(f"#{name}") or ""
+            for name in ("drafted", "accepted", "count", "model")
+        }
+        shown["answer"] = await page.text_content(".turn.answer") or ""
+        shown["marked"] = str(await page.locator(".accepted").count())
+        shown["bytes"] = await page.text_content("#bytes") or ""
+        await page.fill("#k", "9")
+        await page.fill("#prompt", "Again")
+        await page.click("#send")
+        await page.wait_for_selector("#fault:not([hidden])")
+        shown["fault"] = await page.text_content("#fault") or ""
+        shown["kept"] = await page.input_value("#prompt")
+        return shown
+
+    shown = rig.do(use())
+    assert shown["model"] == "fake"
+    assert int(shown["drafted"]) >= int(shown["accepted"]) > 0 and int(shown["count"]) > 0
+    assert int(shown["marked"]) > 0 and len(shown["answer"]) > 10
+    assert "KiB of" in shown["bytes"]
+    assert "RequestError" in shown["fault"] and shown["kept"] == "Again"
+    assert others == []
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args) -> None:
+        pass
+
+
+def test_page_from_any_static_server(rig: BrowserRig, fake_bundle: Path, patched_web) -> None:
+    """Python's plain http.server: no isolation headers; the bundle in a folder beside the page."""
+    web = patched_web({})
+    (web / "models").mkdir()
+    fake_bundle_copy = web / "models" / "fake"
+    fake_bundle_copy.symlink_to(fake_bundle)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: _Quiet(*args, directory=str(web)))
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        session = rig.page(f"http://127.0.0.1:{server.server_address[1]}/", "wasm")
+        assert rig.do(session.page.evaluate("crossOriginIsolated")) is False
+        loaded = rig.do(session.load("models/fake"))
+        assert loaded["memory"]["weight"] == 2 * 16384
+        assert _generate(rig, session, drafter="model")["token_ids"] == fake_greedy(PROMPT_IDS, 60)
+    finally:
+        rig.close_pages()
+        server.shutdown()
+        server.server_close()
+        thread.join()
