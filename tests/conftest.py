@@ -15,6 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SMOLLM2_RECIPE = ROOT / "models" / "recipes" / "smollm2-135m.toml"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--all-exact: the whole exactness matrix instead of CI's subset."""
+    parser.addoption("--all-exact", action="store_true", help="run the whole exactness matrix")
+
+
 @pytest.fixture(scope="session")
 def smollm2_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The default recipe, compiled."""

@@ -1,0 +1,55 @@
+"""One greedy request on a native backend, for comparisons of ids. Every comparison in this folder is over all ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specdec_compiler.native import open_backend
+from specdec_runtime import drive
+from specdec_runtime.backends.native import NativeBackend
+from specdec_runtime.bundle import Bundle, open_bundle
+from specdec_runtime.decode.request import Request
+from specdec_runtime.decode.round import decode
+from specdec_runtime.drafters.registry import make_drafter
+
+KS = (1, 2, 3, 4, 7)
+
+
+class Native:
+    """A bundle on this CPU."""
+
+    def __init__(self, folder: Path):
+        self.bundle: Bundle = open_bundle(folder)
+        self.backend: NativeBackend = open_backend(self.bundle)
+
+    def run(self, prompt_ids: list[int], max_tokens: int, drafter: str = "off", k: int = 0) -> dict[str, Any]:
+        """The --json object of one request, less text."""
+        plan = self.bundle.plan
+        effects = decode(plan, Request(prompt_ids, max_tokens, k), make_drafter(drafter, plan))
+        return drive.run(effects, self.backend)
+
+
+def vocab_for(seed: int) -> int:
+    """Vocabulary sizes of many residues; odd ones need padding in every kernel."""
+    return (301, 384, 517, 1000)[seed % 4]
+
+
+def random_prompt(seed: int, vocab: int) -> list[int]:
+    """3 to 80 ids with repeated stretches, so that n-grams find something."""
+    rng = np.random.default_rng(seed)
+    base = rng.integers(0, vocab, size=int(rng.integers(3, 30))).tolist()
+    return (base * 3)[: int(rng.integers(3, 80))]
+
+
+def check_books(result: dict[str, Any], k: int) -> None:
+    """Counts that must hold in any run."""
+    s, usage = result["speculation"], result["usage"]
+    assert usage["completion_tokens"] == len(result["token_ids"])
+    assert usage["prompt_tokens"] == len(result["prompt_ids"])
+    assert s["num_target_passes"] == s["num_cycles"]
+    assert 0 <= s["num_accepted"] <= s["num_evaluated"] <= s["num_drafted"] <= k * s["num_cycles"]
+    if result["finish_reason"] == "length":
+        assert len(result["token_ids"]) == s["num_accepted"] + s["num_cycles"]

@@ -1,0 +1,52 @@
+"""Tiny pairs in a real Chromium, on WASM and on WebGPU (SwiftShader): equal ids with and without speculation, equal scores at every
+width, and WASM bit-equal to native. One page per backend serves all seeds."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from runs import Native, check_books, random_prompt, vocab_for
+
+from specdec_tools.browser import BrowserOptions, page_session
+from specdec_tools.serve import running_site
+
+pytestmark = pytest.mark.browser
+MAX_TOKENS = 24
+CASES = [("model", 1), ("model", 3), ("ngram", 2), ("chain", 7)]
+OPTIONS = {"wasm": BrowserOptions("wasm"), "webgpu": BrowserOptions("webgpu", "swiftshader")}
+
+
+async def _all_runs(bundle: Path, seed: int, backend: str) -> dict[str, dict]:
+    vocab = vocab_for(seed)
+    prompt = random_prompt(seed, vocab)
+    results = {}
+    with running_site(bundle) as site:
+        async with page_session(site.url, OPTIONS[backend]) as page:
+            await page.load("bundle/")
+            for drafter, k in [("off", 0), *CASES]:
+                request = {"prompt_ids": prompt, "max_tokens": MAX_TOKENS, "drafter": drafter, "k": k}
+                results[f"{drafter}-{k}"] = await page.generate(request)
+            ids = results["off-0"]["token_ids"]
+            for width in (1, 2, 4, 8):
+                request = {"prompt_ids": prompt, "score_ids": ids, "width": width}
+                results[f"score-{width}"] = await page.score(request)
+    return results
+
+
+@pytest.mark.parametrize("backend", ["wasm", "webgpu"])
+def test_ids_and_scores(tiny_bundle, browser_seed: int, backend: str) -> None:
+    bundle = tiny_bundle(browser_seed, vocab_for(browser_seed))
+    results = asyncio.run(_all_runs(bundle, browser_seed, backend))
+    plain = results["off-0"]
+    for drafter, k in CASES:
+        result = results[f"{drafter}-{k}"]
+        assert result["token_ids"] == plain["token_ids"], (drafter, k)
+        check_books(result, k)
+    scores = [results[f"score-{width}"]["positions"] for width in (1, 2, 4, 8)]
+    assert all(score == scores[0] for score in scores[1:]), "scores depend on the width"
+    assert [position["top_id"] for position in scores[0]] == plain["token_ids"], "score and generation disagree"
+    if backend == "wasm":
+        prompt = random_prompt(browser_seed, vocab_for(browser_seed))
+        assert Native(bundle).run(prompt, MAX_TOKENS)["token_ids"] == plain["token_ids"]
