@@ -1,0 +1,231 @@
+"""A slow, obvious NumPy twin of every kernel, on the kernels' own flat layouts. Knows neither TVM nor devices.
+
+A twin takes (params, arguments by name, levels) and returns what the kernel should leave in each written argument. Results that
+belong to rows come as the valid rows only (a prefix of the flat buffer, as nothing is promised of the rows past num_rows); shared
+state (pages, tokens, args, out, score) comes whole, with the places that must stay as they were. Floats are float64; quantized codes
+come unrounded, as the quotients x / scale, so that a check sees how near a tie was. `levels` is 32767 where activation codes are int16
+(CPU) and 127 where they are int8, four to a word (GPU). The attention twin stands for attention, and for split and merge together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from .base import GROUP, OUT_ROWS, Params
+
+Arrays = Mapping[str, np.ndarray]
+Twin = Callable[[Params, Arrays, int], dict[str, np.ndarray]]
+
+BYTE_K = (0, 4, 1, 5, 2, 6, 3, 7)  # the k, of eight, that each byte of two consecutive words holds
+NIBBLE_K = (0, 2, 4, 6, 1, 3, 5, 7)  # the k, of eight, that each nibble of a 4-bit word holds
+
+
+def _rows(a: Arrays) -> range:
+    return range(int(a["args"][1]))
+
+
+def _ints(p: Params, *keys: str) -> tuple[int, ...]:
+    return tuple(int(p[key]) for key in keys)
+
+
+# --- layouts -----------------------------------------------------------------------------------------------------------
+
+
+def weight_codes(w: np.ndarray, n: int, k: int, fmt: str) -> np.ndarray:
+    """uint32 [N/4, K/32, 4 or 8, 4 rows] -> int64 codes [N, K]."""
+    words = w.view(np.uint32).reshape(-1, k // GROUP, 4 if fmt == "q4" else 8, 4).astype(np.int64)
+    codes = np.zeros((4 * len(words), k), np.int64)
+    for eight in range(k // 8):
+        group, c = divmod(eight, 4)
+        for i in range(8):
+            if fmt == "q4":
+                codes[:, 8 * eight + NIBBLE_K[i]] = words[:, group, c].ravel() >> (4 * i) & 15
+            else:
+                byte = words[:, group, 2 * c + i // 4].ravel() >> (8 * (i % 4)) & 255
+                codes[:, 8 * eight + BYTE_K[i]] = byte - 256 * (byte > 127)
+    return codes[:n]
+
+
+def group_parameters(ws: np.ndarray, n: int, k: int, fmt: str) -> tuple[np.ndarray, np.ndarray]:
+    """f32 [N/4, K/32, 2 or 1, 4 rows] -> float64 scale and minimum, [N, K/32] each."""
+    parts = ws.astype(np.float64).reshape(-1, k // GROUP, 2 if fmt == "q4" else 1, 4)
+    by_row = parts.transpose(2, 0, 3, 1).reshape(parts.shape[2], -1, k // GROUP)[:, :n]
+    return by_row[0], by_row[1] if fmt == "q4" else np.zeros_like(by_row[0])
+
+
+def activation_codes(xq: np.ndarray, k: int, levels: int) -> np.ndarray:
+    """int16 [M, K] in natural order, or int32 words of four int8 in the order of BYTE_K -> int64 [M, K]."""
+    if levels > 127:
+        return xq.view(np.int16).reshape(-1, k).astype(np.int64)
+    packed = xq.view(np.int8).reshape(-1, 8)
+    codes = np.zeros(packed.shape, np.int64)
+    for byte, of_eight in enumerate(BYTE_K):
+        codes[:, of_eight] = packed[:, byte]
+    return codes.reshape(-1, k)
+
+
+def pack_activations(codes: np.ndarray, levels: int) -> np.ndarray:
+    """The inverse of activation_codes, flat."""
+    if levels > 127:
+        return codes.astype(np.int16).ravel()
+    return codes.astype(np.int8).reshape(-1, 8)[:, list(BYTE_K)].reshape(-1).view(np.int32)
+
+
+def page_index(p: Params, a: Arrays, position: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+    """Flat indices, [D] each, of one position's K (pages [page, kv_head, D, slot]) and V ([page, kv_head, slot, D])."""
+    kv, d, s = _ints(p, "kv", "d", "s")
+    block = (int(a["page_table"][position // s]) * kv + head) * d * s
+    return block + np.arange(d) * s + position % s, block + position % s * d + np.arange(d)
+
+
+# --- twins -------------------------------------------------------------------------------------------------------------
+
+
+def embed(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    n, k = _ints(p, "n", "k")
+    codes = weight_codes(a["w"], n, k, str(p["fmt"]))
+    scale, minimum = group_parameters(a["ws"], n, k, str(p["fmt"]))
+    table = codes * scale.repeat(GROUP, 1) + minimum.repeat(GROUP, 1)
+    tokens = [int(a["tokens"][int(a["args"][0]) + row]) for row in _rows(a)]
+    return {"x": table[np.clip(tokens, 0, n - 1)]}
+
+
+def _quantized(values: np.ndarray, levels: int) -> dict[str, np.ndarray]:
+    """values [rows, K] -> xq: quotients [rows, K]; xs [rows, K/32, 2]: scale, scale * sum of rounded codes. Not finite: xs only."""
+    groups = values.reshape(len(values), -1, GROUP)
+    scale = np.abs(groups).max(axis=2) / levels
+    divisor = np.where((scale > 0) & np.isfinite(scale), scale, np.inf)[:, :, None]
+    quotients = np.where(np.isfinite(groups), groups, 0) / divisor
+    sums = scale * np.rint(quotients).sum(axis=2)
+    return {"xq": quotients.reshape(values.shape), "xs": np.stack([scale, sums], axis=2)}
+
+
+def quantize(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    x = a["x"].astype(np.float64).reshape(-1, int(p["k"]))[: len(_rows(a))]
+    return _quantized(x, levels)
+
+
+def norm_quantize(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    x = a["x"].astype(np.float64).reshape(-1, int(p["k"]))[: len(_rows(a))]
+    inverse = 1 / np.sqrt((x * x).mean(axis=1, keepdims=True) + float(p["eps"]))
+    with np.errstate(invalid="ignore"):  # infinity times zero is the NaN wanted
+        return _quantized(x * inverse * a["weight"].astype(np.float64), levels)
+
+
+def silu_mul_quantize(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    k = int(p["k"])
+    gate_up = a["gate_up"].astype(np.float64).reshape(-1, 2, k)[: len(_rows(a))]
+    gate, up = gate_up[:, 0], gate_up[:, 1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _quantized(gate / (1 + np.exp(-gate)) * up, levels)
+
+
+def linear(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    n, k, fmt = int(p["n"]), int(p["k"]), str(p["fmt"])
+    codes = weight_codes(a["w"], n, k, fmt).reshape(n, -1, GROUP)
+    scale, minimum = group_parameters(a["ws"], n, k, fmt)
+    x = activation_codes(a["xq"], k, levels).reshape(-1, k // GROUP, GROUP)
+    xs = a["xs"].astype(np.float64).reshape(-1, k // GROUP, 2)
+    out = np.zeros((len(_rows(a)), n))
+    for row in _rows(a):
+        dots = (codes * x[row]).sum(axis=2)  # [N, K/32], exact
+        out[row] = (scale * xs[row, :, 0] * dots + minimum * xs[row, :, 1]).sum(axis=1)
+    return {"out": out}
+
+
+def linear_add(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    out = linear(p, a, levels)["out"]
+    return {"out": out + a["residual"].reshape(-1, int(p["n"]))[: len(out)]}
+
+
+def rope_append(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    h, kv, d = _ints(p, "h", "kv", "d")
+    qkv = a["qkv"].astype(np.float64).reshape(-1, h + 2 * kv, d)
+    k_pages, v_pages = a["k_pages"].astype(np.float64), a["v_pages"].astype(np.float64)
+    q = np.zeros((len(_rows(a)), h, d))
+    for row in _rows(a):
+        position = int(a["args"][0]) + row
+        cos, sin = a["table"].astype(np.float64).reshape(-1, 2, d // 2)[position]
+        for head in range(h + kv):
+            first, second = qkv[row, head].reshape(2, d // 2)
+            rotated = np.concatenate([first * cos - second * sin, second * cos + first * sin])
+            if head < h:
+                q[row, head] = rotated
+            else:
+                k_pages[page_index(p, a, position, head - h)[0]] = rotated
+        for head in range(kv):
+            v_pages[page_index(p, a, position, head)[1]] = qkv[row, h + kv + head]
+    return {"q": q, "k_pages": k_pages, "v_pages": v_pages}
+
+
+def attention(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    h, kv, d = _ints(p, "h", "kv", "d")
+    q = a["q"].astype(np.float64).reshape(-1, h, d)
+    out = np.zeros((len(_rows(a)), h, d))
+    for row in _rows(a):
+        for head in range(h):
+            places = [page_index(p, a, at, head // (h // kv)) for at in range(int(a["args"][0]) + row + 1)]
+            keys = np.array([a["k_pages"][key] for key, _ in places], np.float64)
+            values = np.array([a["v_pages"][value] for _, value in places], np.float64)
+            scores = keys @ q[row, head] / np.sqrt(d)
+            weights = np.exp(scores - scores.max())
+            out[row, head] = weights @ values / weights.sum()
+    return {"out": out}
+
+
+def concat(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    sources = sorted(name for name in a if name[0] == "x")
+    parts = [a[name].reshape(int(p["m"]), -1)[: len(_rows(a))] for name in sources]
+    return {"out": np.concatenate(parts, axis=1).astype(np.float64)}
+
+
+def _logits(p: Params, a: Arrays, row: int) -> np.ndarray:
+    return a["logits"].astype(np.float64).reshape(int(p["m"]), -1)[row, : int(p["n"])]
+
+
+def argmax(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    """A row that is not all finite gets (-1, 0): its id may be any below n."""
+    out = a["out"].reshape(OUT_ROWS, 2).astype(np.int64)
+    for row in _rows(a):
+        logits = _logits(p, a, row)
+        best = int(np.flatnonzero(logits == logits.max())[0]) if np.isfinite(logits).all() else -1
+        out[row] = best, best >= 0
+    return {"out": out}
+
+
+def advance(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    args, tokens = a["args"].astype(np.int64), a["tokens"].astype(np.int64)
+    start, rows, feedback, _ = (int(x) for x in args)
+    if feedback == 1:
+        tokens[start + rows] = a["out"].reshape(OUT_ROWS, 2)[rows - 1, 0]
+        args[:2] = start + rows, 1
+    return {"args": args, "tokens": tokens, "done": np.array([1])}
+
+
+def score(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    result = a["score"].astype(np.float64).reshape(OUT_ROWS, 3)
+    for row in _rows(a):
+        logits = _logits(p, a, row)
+        second, first = np.sort(logits)[-2:]
+        given = logits[np.clip(a["score_ids"][row], 0, len(logits) - 1)]
+        result[row] = first - second, given - first - np.log(np.exp(logits - first).sum()), first
+    return {"score": result}
+
+
+TWINS: dict[str, Twin] = {
+    "embed": embed,
+    "norm_quantize": norm_quantize,
+    "linear": linear,
+    "linear_add": linear_add,
+    "rope_append": rope_append,
+    "attention": attention,
+    "quantize": quantize,
+    "silu_mul_quantize": silu_mul_quantize,
+    "concat2": concat,
+    "concat3": concat,
+    "argmax": argmax,
+    "advance": advance,
+    "score": score,
+}

@@ -1,0 +1,1 @@
+"""Every kernel against its NumPy twin, on every device, and row invariance: one batch of jobs a device, checked by many tests."""

@@ -1,0 +1,275 @@
+"""The table of cases: each row is one kernel call whose result is compared with its twin on every device.
+
+A row names op, parameters, first position, valid rows and, for hard inputs, an edit of the random arguments. A new kernel is a few rows
+here, its twin, and an entry in inputs.py and invariance.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from specdec_compiler.kernels import Params
+from specdec_compiler.kernels.twins import pack_activations
+
+from .inputs import make_inputs
+from .jobs import Arrays, Work
+
+Edit = Callable[[Arrays, Params, int], None]  # (arguments, params, levels), in place
+EPS = "9.999999747378752e-06"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the table."""
+
+    name: str
+    op: str
+    params: dict[str, int | str]
+    start: int = 0
+    rows: int | None = None  # valid rows; None: the whole width
+    edit: Edit | None = None
+
+    def work(self, levels: int) -> Work:
+        """The call, with its arguments."""
+        rng = np.random.default_rng([*self.name.encode()])
+        rows = int(self.params.get("m", 1)) if self.rows is None else self.rows
+        arrays = make_inputs(self.op, self.params, levels, rng, self.start, rows)
+        if self.edit:
+            self.edit(arrays, self.params, levels)
+        return Work(self.op, self.params, arrays)
+
+
+# --- edits: hard inputs ------------------------------------------------------------------------------------------------
+
+
+def rows_of(argument: str, **values: Callable[[np.ndarray], None]) -> Edit:
+    """Row i of an argument is edited by the i-th function, given in order."""
+
+    def edit(a: Arrays, p: Params, levels: int) -> None:
+        by_row = a[argument].reshape(int(p["m"]), -1)
+        for row, change in zip(by_row, values.values(), strict=False):
+            change(row)
+
+    return edit
+
+
+def put(index, value) -> Callable[[np.ndarray], None]:
+    def change(row: np.ndarray) -> None:
+        row[index] = value
+
+    return change
+
+
+def scaled(factor: float) -> Callable[[np.ndarray], None]:
+    def change(row: np.ndarray) -> None:
+        row *= np.float32(factor)
+
+    return change
+
+
+def edge_tokens(a: Arrays, p: Params, levels: int) -> None:
+    """First and last id, and ids outside the vocabulary, which are clamped."""
+    start = int(a["args"][0])
+    a["tokens"][start : start + 4] = 0, int(p["n"]) - 1, int(p["n"]), -1
+
+
+def extreme_codes(a: Arrays, p: Params, levels: int) -> None:
+    """Activations and weights at the ends of their ranges: the largest integer sums there are."""
+    codes = np.full((int(p["m"]), int(p["k"])), levels)
+    codes[1::2] = -levels
+    a["xq"] = pack_activations(codes, levels)
+    a["w"] = np.full_like(a["w"], 0xFFFFFFFF if p["fmt"] == "q4" else 0x80808080)
+
+
+def nan_scale(a: Arrays, p: Params, levels: int) -> None:
+    """Row 1 is not finite: its outputs must all say so, and no other row's."""
+    a["xs"].reshape(int(p["m"]), -1)[1, 0] = np.nan
+
+
+def feedback(a: Arrays, p: Params, levels: int) -> None:
+    a["args"][2] = 1
+
+
+def _hot(value: float, *ids: int) -> Callable[[np.ndarray], None]:
+    """All logits lower than `value` but those at ids."""
+
+    def change(row: np.ndarray) -> None:
+        row[:] = value - 1 - np.abs(row)
+        row[list(ids)] = value
+
+    return change
+
+
+def _zeros(minus: int, plus: int) -> Callable[[np.ndarray], None]:
+    """-0.0 and 0.0 tie for the largest."""
+
+    def change(row: np.ndarray) -> None:
+        row[:] = -1
+        row[minus], row[plus] = -0.0, 0.0
+
+    return change
+
+
+LAST = 300  # the last id of the vocabulary of 301
+_TINY = 1.0e-38  # near the least normal f32: scales are subnormal
+
+HARD_FLOATS = {
+    "zero": put(slice(None), 0),
+    "spike": put(7, 1e4),
+    "small": scaled(1e-12),
+    "large": scaled(1e12),
+    "minus_zero": put(slice(0, 32), -0.0),
+    "one_group": put(slice(32, None), 0),
+}
+TINY = {"tiny": scaled(_TINY), "tinier": scaled(_TINY / 4096)}
+NOT_FINITE = {
+    "nan": put(33, np.nan),
+    "fine": scaled(1),
+    "inf": put(0, np.inf),
+    "minus_inf": put(63, -np.inf),
+    "last_nan": put(-1, np.nan),
+    "first_nan": put(0, np.nan),
+    "all_nan": put(slice(None), np.nan),
+}
+HARD_GATES = {
+    "far_negative": put(slice(0, 8), -100),
+    "farther": put(slice(0, 8), -1e4),
+    "far_positive": put(slice(0, 8), 100),
+    "farther_positive": put(slice(0, 8), 1e4),
+    "zero_gate": put(slice(0, 32), 0),
+    "zero_up": put(slice(64, 96), 0),
+}
+TIES = {
+    "two": _hot(5, 17, 250),
+    "first_and_last": _hot(5, 0, LAST),
+    "last_two": _hot(5, LAST - 1, LAST),
+    "last": _hot(5, LAST),
+    "minus_zero_first": _zeros(40, 41),
+    "zero_first": _zeros(300, 3),
+    "all_equal": put(slice(None), 2.5),
+    "far_apart": scaled(1e8),
+}
+NOT_FINITE_LOGITS = {
+    "nan": put(5, np.nan),
+    "nan_last": put(LAST, np.nan),
+    "inf": put(6, np.inf),
+    "minus_inf": put(7, -np.inf),
+    "all_nan": put(slice(None), np.nan),
+    "all_minus_inf": put(slice(None), -np.inf),
+    "fine": scaled(1),
+    "all_inf": put(slice(None), np.inf),
+}
+
+
+# --- the table ---------------------------------------------------------------------------------------------------------
+
+
+def _linear_rows() -> list[Case]:
+    shapes = [
+        # n, k, fmt, width, valid rows
+        (4, 32, "q4", 1, 1),
+        (20, 64, "q4", 2, 1),
+        (20, 64, "q8", 4, 3),
+        (64, 576, "q4", 8, 8),
+        (320, 576, "q8", 8, 5),
+        (12, 1536, "q4", 32, 21),
+        (12, 1536, "q8", 1, 1),
+        (132, 1024, "q4", 4, 4),
+        (131076, 32, "q4", 1, 1),  # more blocks of rows than one grid dimension takes
+    ]
+    rows = []
+    for op in ("linear", "linear_add"):
+        for n, k, fmt, m, valid in shapes:
+            params = {"m": m, "n": n, "k": k, "fmt": fmt}
+            if n < 1000 or op == "linear":
+                rows.append(Case(f"{op} {n}x{k} {fmt} rows {valid} of {m}", op, params, 0, valid))
+    for fmt in ("q4", "q8"):
+        params = {"m": 4, "n": 20, "k": 64, "fmt": fmt}
+        rows.append(Case(f"linear {fmt} extreme codes", "linear", params, 0, None, extreme_codes))
+        rows.append(Case(f"linear {fmt} one NaN row", "linear", params, 0, None, nan_scale))
+    return rows
+
+
+def _quantize_rows() -> list[Case]:
+    rows = []
+    for k, m, valid in ((64, 8, 8), (576, 8, 3), (1536, 2, 2), (32, 1, 1), (9216, 1, 1)):
+        end = f"k {k} rows {valid} of {m}"
+        rows.append(Case(f"quantize {end}", "quantize", {"m": m, "k": k}, 0, valid))
+        rows.append(Case(f"norm {end}", "norm_quantize", {"m": m, "k": k, "eps": EPS}, 0, valid))
+        rows.append(Case(f"silu {end}", "silu_mul_quantize", {"m": m, "k": k}, 0, valid))
+    wide = {"m": 8, "k": 64}
+    for name, edits in (("hard", HARD_FLOATS), ("not finite", NOT_FINITE), ("tiny", TINY)):
+        rows.append(Case(f"quantize {name}", "quantize", wide, 0, None, rows_of("x", **edits)))
+        norm = wide | {"eps": EPS}
+        rows.append(Case(f"norm {name}", "norm_quantize", norm, 0, None, rows_of("x", **edits)))
+    for name, edits in (("hard", HARD_GATES), ("not finite", NOT_FINITE)):
+        edit = rows_of("gate_up", **edits)
+        rows.append(Case(f"silu {name}", "silu_mul_quantize", wide, 0, None, edit))
+    return rows
+
+
+def _cache_rows() -> list[Case]:
+    shapes = [
+        # h, kv, d, s, first position, width, valid rows
+        (2, 2, 16, 16, 0, 1, 1),
+        (2, 2, 16, 16, 0, 8, 3),
+        (4, 2, 16, 64, 60, 8, 8),
+        (3, 1, 64, 64, 254, 4, 4),
+        (3, 1, 16, 16, 255, 1, 1),
+        (3, 1, 16, 16, 256, 1, 1),
+        (2, 1, 64, 16, 257, 2, 2),
+        (9, 3, 64, 64, 253, 8, 5),
+        (4, 2, 16, 16, 508, 8, 8),
+        (2, 1, 16, 256, 511, 2, 2),
+        (6, 2, 32, 64, 512, 1, 1),
+        (2, 1, 16, 16, 224, 32, 32),
+        (2, 1, 16, 16, 0, 32, 17),
+        (2, 1, 128, 64, 300, 2, 1),
+    ]
+    rows = []
+    for h, kv, d, s, start, m, valid in shapes:
+        params = {"m": m, "h": h, "kv": kv, "d": d, "s": s, "ctx": 768, "pages": -(-768 // s)}
+        end = f"{h}/{kv} heads of {d} page {s} at {start} rows {valid} of {m}"
+        rows.append(Case(f"rope {end}", "rope_append", params, start, valid))
+        rows.append(Case(f"attention {end}", "attention", params, start, valid))
+    return rows
+
+
+def _token_rows() -> list[Case]:
+    rows = []
+    for k, fmt, m, valid in ((64, "q4", 8, 5), (576, "q8", 8, 8), (1536, "q4", 1, 1), (96, "q8", 32, 9)):
+        params = {"m": m, "n": 301, "k": k, "fmt": fmt, "tokens": 600}
+        name = f"embed {fmt} k {k} rows {valid} of {m}"
+        rows.append(Case(name, "embed", params, 250, valid))
+        if m == 8:
+            rows.append(Case(name + " edges", "embed", params, 250, valid, edge_tokens))
+    for m, valid in ((1, 1), (8, 5), (32, 31)):
+        rows.append(Case(f"concat2 {valid} of {m}", "concat2", {"m": m, "parts": "4x64"}, 0, valid))
+        rows.append(Case(f"concat3 {valid} of {m}", "concat3", {"m": m, "parts": "64x4x36"}, 0, valid))
+    for start, valid in ((0, 1), (255, 3), (511, 8)):
+        params = {"tokens": 600}
+        rows.append(Case(f"advance {valid} rows at {start}", "advance", params, start, valid))
+        rows.append(Case(f"advance {valid} rows at {start} fed", "advance", params, start, valid, feedback))
+    return rows
+
+
+def _logit_rows() -> list[Case]:
+    rows = []
+    for op in ("argmax", "score"):
+        for n, padded, m, valid in ((301, 320, 8, 5), (301, 320, 1, 1), (300, 320, 2, 2), (2, 32, 4, 4)):
+            params = {"m": m, "n": n, "padded": padded}
+            rows.append(Case(f"{op} {n} rows {valid} of {m}", op, params, 0, valid))
+    big = {"m": 2, "n": 49152, "padded": 49152}
+    rows.append(Case("argmax 49152", "argmax", big))
+    rows.append(Case("score 49152", "score", big))
+    wide = {"m": 8, "n": 301, "padded": 320}
+    rows.append(Case("argmax ties", "argmax", wide, 0, None, rows_of("logits", **TIES)))
+    rows.append(Case("argmax not finite", "argmax", wide, 0, None, rows_of("logits", **NOT_FINITE_LOGITS)))
+    ties = {name: edit for name, edit in TIES.items() if name != "far_apart"}
+    rows.append(Case("score ties", "score", wide, 0, 7, rows_of("logits", **ties)))
+    return rows
+
+
+CASES = [*_token_rows(), *_quantize_rows(), *_linear_rows(), *_cache_rows(), *_logit_rows()]

@@ -1,0 +1,94 @@
+"""Is a device's result what the twin says? Tolerances live here, one table, each with its reason.
+
+`problems` returns one line for every argument that is wrong. Floats may differ by a share of the largest value of their row (or of the
+whole, for state); integers are exact; a code may be off only as far as its quotient was from a tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from specdec_compiler.kernels import Params
+from specdec_compiler.kernels.base import GROUP
+from specdec_compiler.kernels.twins import activation_codes
+
+# share of the row's largest magnitude; f32 carries 6e-8
+TOLERANCE = {
+    "embed": 2e-7,  # a product and a sum
+    "concat2": 0.0,
+    "concat3": 0.0,
+    "linear": 1e-5,  # up to 48 terms in turn, each up to sqrt(48) times the result
+    "linear_add": 1e-5,
+    "rope_append": 4e-7,  # two products and a sum
+    "attention": 1e-5,  # exp of a score with an error of D roundings
+    "score": 2e-5,  # WGSL's exp and log: some units in the last place of a sum over the vocabulary
+}
+SCALE = 1e-5  # of a quantization scale: norm's root and sum, silu's exp
+CODE = {127: 0.005, 32767: 0.2}  # how far past a tie, in codes: levels times the error of value / scale
+
+
+def _near(expected: np.ndarray, got: np.ndarray, share: float) -> bool:
+    """Within `share` of the largest finite magnitude of each row; not finite exactly where expected."""
+    finite = np.isfinite(expected)
+    if not np.array_equal(finite, np.isfinite(got)):
+        return False
+    expected, got = np.where(finite, expected, 0), np.where(finite, got, 0).astype(np.float64)
+    largest = np.abs(expected).max(axis=-1, keepdims=True)
+    return bool((np.abs(got - expected) <= share * largest).all())
+
+
+def _quantized(expected: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], levels: int) -> list[str]:
+    """Scale near, codes near their quotients, sum exact for the codes that came; groups with a NaN or Inf say so by their scale."""
+    rows, k = expected["xq"].shape
+    scale = expected["xs"][..., 0]
+    xs = got["xs"][: expected["xs"].size].astype(np.float64).reshape(expected["xs"].shape)
+    if not np.array_equal(np.isfinite(scale), np.isfinite(xs[..., 0])):
+        return ["xs: a scale is finite where it must not be, or the reverse"]
+    fine = np.isfinite(scale)
+    codes = activation_codes(got["xq"], k, levels)[:rows].reshape(rows, -1, GROUP)
+    quotients = expected["xq"].reshape(codes.shape)
+    wrong = []
+    tiny = fine & (np.abs(scale) < 1e-36)  # too small for full precision, and for any result: may become 0
+    full = fine & ~tiny
+    if (np.abs(xs[..., 0] - scale)[full] > SCALE * scale[full]).any():
+        wrong.append("xs: wrong scale")
+    if (np.abs(xs[..., 0])[tiny] > 2e-36).any():
+        wrong.append("xs: wrong tiny scale")
+    if (np.abs(codes - quotients)[full] > 0.5 + CODE[levels]).any():
+        wrong.append("xq: wrong code")
+    if (np.abs(codes)[fine] > levels).any():
+        wrong.append("xq: a code is out of range")
+    sums = xs[..., 0] * codes.sum(axis=2)
+    if (np.abs(xs[..., 1] - sums)[fine] > 2e-7 * np.abs(sums[fine]) + 1e-37).any():
+        wrong.append("xs: not scale times the sum of codes")
+    return wrong
+
+
+def _ids(expected: np.ndarray, got: np.ndarray, vocab: int) -> list[str]:
+    any_id = expected[:, 0] == -1
+    got = got.reshape(expected.shape)
+    exact = np.array_equal(expected[~any_id], got[~any_id])
+    flagged = (got[any_id, 1] == 0).all() and (got[any_id, 0] >= 0).all() and (got[any_id, 0] < vocab).all()
+    return [] if exact and flagged else [f"out: {got.tolist()}, not {expected.tolist()}"]
+
+
+def problems(
+    op: str, p: Params, levels: int, expected: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]
+) -> list[str]:
+    """What is wrong with `got`; nothing when the list is empty."""
+    if "xq" in expected:
+        return _quantized(expected, got, levels)
+    if op == "argmax":
+        return _ids(expected["out"], got["out"], int(p["n"]))
+    wrong = []
+    for name, value in expected.items():
+        prefix = got[name][: value.size].reshape(value.shape)
+        if value.dtype.kind == "i":
+            good = np.array_equal(value, prefix)
+        else:
+            good = _near(value, prefix, TOLERANCE[op])
+        if not good:
+            worst = np.nanmax(np.abs(prefix.astype(np.float64) - value))
+            wrong.append(f"{name}: off by up to {worst:.3g}, largest {np.nanmax(np.abs(value)):.3g}")
+    return wrong

@@ -1,0 +1,165 @@
+"""Random arguments for every op, in the kernels' layouts. Outputs begin as a sentinel, so that untouched places show.
+
+Invariants: the same (op, params, seed) gives the same arrays; rows past num_rows and cache slots past the last valid row hold junk
+(NaN, ids outside the vocabulary) that must not leak into a result.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from specdec_compiler.emit.weights import packed_matrix, rope_table
+from specdec_compiler.kernels import Params
+from specdec_compiler.kernels.base import GROUP, OUT_ROWS
+from specdec_compiler.kernels.rope import kv_elements
+from specdec_compiler.kernels.twins import pack_activations, page_index
+from specdec_compiler.quantize import QuantWeight
+
+from .jobs import Arrays
+
+UNTOUCHED = -777
+ROPE_THETA = 10000.0
+
+
+def floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape).astype(np.float32).ravel()
+
+
+def blank(size: int, dtype=np.float32) -> np.ndarray:
+    return np.full(size, UNTOUCHED, dtype)
+
+
+@cache
+def matrix(n: int, k: int, fmt: str) -> dict[str, np.ndarray]:
+    """A packed random matrix: its w and ws."""
+    rng = np.random.default_rng([n, k, len(fmt), int(fmt[1])])
+    low, high, dtype = (0, 16, np.uint8) if fmt == "q4" else (-127, 128, np.int8)
+    codes = rng.integers(low, high, (n, k)).astype(dtype)
+    scale = rng.uniform(0.5, 2, (n, k // GROUP)).astype(np.float32)
+    minimum = rng.uniform(-16, -4, (n, k // GROUP)).astype(np.float32) if fmt == "q4" else None
+    parts = packed_matrix(QuantWeight(fmt, codes, scale, minimum), 4)
+    return {name: np.ascontiguousarray(part).ravel() for name, part in parts.items()}
+
+
+def activations(rng: np.random.Generator, m: int, k: int, levels: int) -> Arrays:
+    codes = rng.integers(-levels, levels + 1, (m, k // GROUP, GROUP))
+    scale = (rng.uniform(0.5, 2, (m, k // GROUP)) / levels).astype(np.float32)
+    sums = (scale * codes.sum(axis=2)).astype(np.float32)
+    xs = np.stack([scale, sums], axis=2).astype(np.float32).ravel()
+    return {"xq": pack_activations(codes.reshape(m, k), levels), "xs": xs}
+
+
+def blank_codes(m: int, k: int, levels: int) -> Arrays:
+    xq = blank(m * k, np.int16) if levels > 127 else blank(m * k // 4, np.int32)
+    return {"xq": xq, "xs": blank(m * k // GROUP * 2)}
+
+
+def _cache_arrays(p: Params, rng: np.random.Generator, first_stale: int, junk: float) -> Arrays:
+    """Page table and pages; positions from first_stale on hold junk."""
+    table = {"page_table": rng.permutation(int(p["pages"])).astype(np.int32)}
+    pages = {name: floats(rng, kv_elements(p)) for name in ("k_pages", "v_pages")}
+    for position in range(first_stale, int(p["ctx"])):
+        for head in range(int(p["kv"])):
+            k_at, v_at = page_index(p, table, position, head)
+            pages["k_pages"][k_at] = junk
+            pages["v_pages"][v_at] = junk
+    return table | pages
+
+
+def _embed(p, rng, levels, start, rows):
+    n, k = int(p["n"]), int(p["k"])
+    tokens = rng.integers(0, n, int(p["tokens"])).astype(np.int32)
+    tokens[start + rows :: 2] = -5
+    tokens[start + rows + 1 :: 2] = 1 << 30
+    return {"tokens": tokens, **matrix(n, k, str(p["fmt"])), "x": blank(int(p["m"]) * k)}
+
+
+def _norm_quantize(p, rng, levels, start, rows):
+    m, k = int(p["m"]), int(p["k"])
+    return {"x": floats(rng, m, k) * 3, "weight": floats(rng, k), **blank_codes(m, k, levels)}
+
+
+def _quantize(p, rng, levels, start, rows):
+    m, k = int(p["m"]), int(p["k"])
+    return {"x": floats(rng, m, k), **blank_codes(m, k, levels)}
+
+
+def _silu_mul_quantize(p, rng, levels, start, rows):
+    m, k = int(p["m"]), int(p["k"])
+    return {"gate_up": floats(rng, m, 2 * k) * 3, **blank_codes(m, k, levels)}
+
+
+def _linear(p, rng, levels, start, rows):
+    m, n, k = (int(p[key]) for key in "mnk")
+    return {**activations(rng, m, k, levels), **matrix(n, k, str(p["fmt"])), "out": blank(m * n)}
+
+
+def _linear_add(p, rng, levels, start, rows):
+    residual = floats(rng, int(p["m"]), int(p["n"])) * 10
+    return _linear(p, rng, levels, start, rows) | {"residual": residual}
+
+
+def _rope_append(p, rng, levels, start, rows):
+    m, h, kv, d = (int(p[key]) for key in ("m", "h", "kv", "d"))
+    table = rope_table(ROPE_THETA, int(p["ctx"]), d).ravel()
+    pages = _cache_arrays(p, rng, int(p["ctx"]), 0)
+    return {"qkv": floats(rng, m, h + 2 * kv, d), "table": table, **pages, "q": blank(m * h * d)}
+
+
+def _attention(p, rng, levels, start, rows):
+    m, h, d = (int(p[key]) for key in ("m", "h", "d"))
+    pages = _cache_arrays(p, rng, start + rows, np.nan)
+    return {"q": floats(rng, m, h, d) * 2, **pages, "out": blank(m * h * d)}
+
+
+def _concat(p, rng, levels, start, rows):
+    m, parts = int(p["m"]), [int(part) for part in str(p["parts"]).split("x")]
+    sources = {f"x{i}": floats(rng, m, width) for i, width in enumerate(parts)}
+    return {**sources, "out": blank(m * sum(parts))}
+
+
+def _logits(p, rng):
+    """Padding columns hold what would win or spoil the row, were it looked at."""
+    logits = floats(rng, int(p["m"]), int(p["padded"])).reshape(int(p["m"]), -1) * 3
+    logits[:, int(p["n"]) :: 2] = 1e30
+    logits[:, int(p["n"]) + 1 :: 2] = np.nan
+    return logits.ravel()
+
+
+def _argmax(p, rng, levels, start, rows):
+    return {"logits": _logits(p, rng), "out": blank(OUT_ROWS * 2, np.int32)}
+
+
+def _score(p, rng, levels, start, rows):
+    ids = rng.integers(0, int(p["n"]), OUT_ROWS).astype(np.int32)
+    return {"logits": _logits(p, rng), "score_ids": ids, "score": blank(OUT_ROWS * 3)}
+
+
+def _advance(p, rng, levels, start, rows):
+    tokens = rng.integers(0, 1000, int(p["tokens"])).astype(np.int32)
+    out = rng.integers(0, 1000, OUT_ROWS * 2).astype(np.int32)
+    return {"tokens": tokens, "out": out, "done": blank(1, np.int32)}
+
+
+_MAKERS = {
+    "embed": _embed,
+    "norm_quantize": _norm_quantize,
+    "linear": _linear,
+    "linear_add": _linear_add,
+    "rope_append": _rope_append,
+    "attention": _attention,
+    "quantize": _quantize,
+    "silu_mul_quantize": _silu_mul_quantize,
+    "concat2": _concat,
+    "concat3": _concat,
+    "argmax": _argmax,
+    "advance": _advance,
+    "score": _score,
+}
+
+
+def make_inputs(op: str, p: Params, levels: int, rng: np.random.Generator, start: int, rows: int) -> Arrays:
+    """Every argument of one call: row i is at position start + i, `rows` of the width's rows are valid."""
+    args = np.array([start, rows, 0, 0], np.int32)
+    return {"args": args, **_MAKERS[op](p, rng, levels, start, rows)}

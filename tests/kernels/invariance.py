@@ -1,0 +1,169 @@
+"""Row invariance: one probe row, put in every slot of every width among random neighbours, must give the bits it gives alone.
+
+A Spec names an op, its shape and the probe's position; `runs` lists the calls, `mismatches` compares them. Knows no device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from specdec_compiler.kernels import OPS
+from specdec_compiler.kernels.base import OUT_ROWS
+from specdec_compiler.kernels.twins import page_index
+
+from .cases import EPS
+from .inputs import blank, make_inputs
+from .jobs import Arrays, Work
+
+WIDTHS = (1, 2, 4, 8, 32)
+HEAD_WIDTHS = (1, 2, 4, 8)  # ops on logits: prefill has no head
+ROW_INPUTS = {
+    "embed": (),
+    "norm_quantize": ("x",),
+    "linear": ("xq", "xs"),
+    "linear_add": ("xq", "xs", "residual"),
+    "rope_append": ("qkv",),
+    "attention": ("q",),
+    "quantize": ("x",),
+    "silu_mul_quantize": ("gate_up",),
+    "concat2": ("x0", "x1"),
+    "concat3": ("x0", "x1", "x2"),
+    "argmax": ("logits",),
+    "score": ("logits", "score_ids"),
+}
+POSITIONAL = ("embed", "rope_append", "attention")
+FIXED_ROWS = {("argmax", "out"), ("score", "score"), ("score", "score_ids")}  # OUT_ROWS rows at every width
+PAGES = ("k_pages", "v_pages")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """`op` may name a mutant ("mutant_linear"): `like` is the op whose arguments it takes."""
+
+    op: str
+    params: dict[str, int | str]
+    position: int = 0
+
+    @property
+    def like(self) -> str:
+        return self.op.removeprefix("mutant_")
+
+    @property
+    def name(self) -> str:
+        shape = " ".join(f"{key}={value}" for key, value in self.params.items() if key not in ("ctx", "eps"))
+        return f"{self.op} {shape}" + (f" at {self.position}" if self.like in POSITIONAL else "")
+
+
+@dataclass(frozen=True)
+class Run:
+    """The probe in `slot` of `width` rows, `rows` of them valid."""
+
+    width: int
+    slot: int
+    rows: int
+
+
+def runs(spec: Spec) -> list[Run]:
+    """Every slot of every width, all rows valid; and with the probe as the last valid row."""
+    widths = HEAD_WIDTHS if spec.like in ("argmax", "score") else WIDTHS
+    found = [Run(width, slot, width) for width in widths for slot in range(width)]
+    found += [replace(run, rows=run.slot + 1) for run in found if run.slot + 1 < run.width <= 8]
+    return [run for run in found if spec.like not in POSITIONAL or run.slot <= spec.position]
+
+
+def _noise(rng: np.random.Generator, like: np.ndarray, size: int) -> np.ndarray:
+    if like.dtype.kind == "f":
+        return (rng.standard_normal(size) * 3).astype(np.float32)
+    limits = np.iinfo(like.dtype)
+    return rng.integers(limits.min + 1, limits.max, size, like.dtype)
+
+
+def works(spec: Spec, levels: int) -> list[Work]:
+    """The calls of runs(spec), in order."""
+    rng = np.random.default_rng([*spec.name.encode()])
+    start = spec.position if spec.like in POSITIONAL else 0
+    probe = make_inputs(spec.like, spec.params | {"m": 1}, levels, rng, start, max(WIDTHS))
+    return [_work(spec, run, probe, rng) for run in runs(spec)]
+
+
+def _work(spec: Spec, run: Run, probe: Arrays, rng: np.random.Generator) -> Work:
+    arrays = dict(probe)
+    for name, access in OPS[spec.like].args:
+        if (spec.like, name) in FIXED_ROWS or name in PAGES:
+            width = 1
+        else:
+            width = run.width
+        if name in ROW_INPUTS[spec.like]:
+            arrays[name] = _placed(spec, run, name, probe[name], rng)
+        elif access == "write":
+            arrays[name] = blank(probe[name].size * width, probe[name].dtype)
+    start = spec.position - run.slot if spec.like in POSITIONAL else 0
+    arrays["args"] = np.array([start, run.rows, 0, 0], np.int32)
+    if "tokens" in probe:
+        arrays["tokens"] = _noise(rng, probe["tokens"], probe["tokens"].size)
+        arrays["tokens"][spec.position] = probe["tokens"][spec.position]
+    return Work(spec.op, spec.params | {"m": run.width}, arrays)
+
+
+def _placed(spec: Spec, run: Run, name: str, row: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The probe's row at its slot, noise around it."""
+    rows = OUT_ROWS if (spec.like, name) in FIXED_ROWS else run.width
+    row = row.reshape(OUT_ROWS, -1)[0] if (spec.like, name) in FIXED_ROWS else row
+    block = _noise(rng, row, rows * row.size).reshape(rows, row.size)
+    block[run.slot] = row
+    return block.ravel()
+
+
+def _probe_bits(spec: Spec, run: Run, work: Work, result: Arrays) -> dict[str, bytes]:
+    """What the probe's row left in each written argument."""
+    bits = {}
+    for name, value in result.items():
+        if name in PAGES:
+            places = [
+                page_index(work.params, work.arrays, spec.position, head)[PAGES.index(name)]
+                for head in range(int(work.params["kv"]))
+            ]
+            bits[name] = value[np.concatenate(places)].tobytes()
+        else:
+            rows = OUT_ROWS if (spec.like, name) in FIXED_ROWS else run.width
+            bits[name] = value.reshape(rows, -1)[run.slot].tobytes()
+    return bits
+
+
+def mismatches(spec: Spec, called: list[Work], results: list[Arrays]) -> list[str]:
+    """The runs whose probe row differs from the first run's: the probe alone at width 1."""
+    listed = runs(spec)
+    assert listed[0] == Run(1, 0, 1)
+    bits = [_probe_bits(spec, *each) for each in zip(listed, called, results, strict=True)]
+    wrong = []
+    for run, found in zip(listed, bits, strict=True):
+        differing = [name for name in found if found[name] != bits[0][name]]
+        if differing:
+            wrong.append(f"{spec.name}: {', '.join(differing)} differ at {run}")
+    return wrong
+
+
+def _heads(h: int, kv: int, d: int, s: int) -> dict[str, int | str]:
+    return {"h": h, "kv": kv, "d": d, "s": s, "ctx": 576, "pages": 576 // s}
+
+
+SMALL, GROUPED = _heads(2, 1, 16, 16), _heads(3, 1, 64, 64)
+SPECS = [
+    Spec("embed", {"n": 301, "k": 64, "fmt": "q4", "tokens": 600}, 40),
+    Spec("embed", {"n": 301, "k": 576, "fmt": "q8", "tokens": 600}, 257),
+    *(Spec("norm_quantize", {"k": k, "eps": EPS}) for k in (64, 576, 1536)),
+    *(Spec("linear", {"n": 20, "k": k, "fmt": fmt}) for k in (64, 576, 1536) for fmt in ("q4", "q8")),
+    Spec("linear", {"n": 320, "k": 64, "fmt": "q8"}),
+    *(Spec("linear_add", {"n": 20, "k": k, "fmt": fmt}) for k, fmt in ((576, "q4"), (1536, "q8"))),
+    *(Spec("rope_append", SMALL, position) for position in (0, 255, 256)),
+    Spec("rope_append", GROUPED, 257),
+    *(Spec("attention", SMALL, position) for position in (0, 3, 254, 255, 256, 257, 511, 512, 513)),
+    *(Spec("attention", GROUPED, position) for position in (255, 256)),
+    Spec("quantize", {"k": 576}),
+    Spec("silu_mul_quantize", {"k": 1536}),
+    Spec("concat2", {"parts": "4x64"}),
+    Spec("concat3", {"parts": "64x4x36"}),
+    Spec("argmax", {"n": 301, "padded": 320}),
+    Spec("score", {"n": 301, "padded": 320}),
+]

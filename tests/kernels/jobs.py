@@ -1,0 +1,101 @@
+"""Jobs: kernel calls over given buffers, gathered into one batch for each device, and the batch as bytes for other processes.
+
+A Work names an op and its arguments; `job` turns it into steps for the CPU or the GPU (where attention is two kernels). Knows
+nothing of what is checked. Invariant: equal arrays are stored once, so that many jobs over the same weights stay small.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from specdec_compiler.kernels import OPS, Params, kernel_name
+from specdec_compiler.kernels.attention import num_splits
+
+Arrays = dict[str, np.ndarray]
+ALIGN = 256  # a multiple of the plan's alignment of tensors
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call of an op: `arrays` holds every argument's content before the call, outputs included."""
+
+    op: str
+    params: Params
+    arrays: Arrays
+
+
+@dataclass(frozen=True)
+class Job:
+    """steps: (kernel, slot of each argument); slots are buffers by name; reads: the slots whose content comes back."""
+
+    steps: tuple[tuple[str, tuple[str, ...]], ...]
+    buffers: Arrays
+    reads: tuple[str, ...]
+
+
+@dataclass
+class Batch:
+    """All jobs of a device and the kernel instances they need."""
+
+    gpu: bool
+    jobs: list[Job] = field(default_factory=list)
+    instances: dict[str, tuple[str, Params]] = field(default_factory=dict)
+
+    def add(self, work: Work) -> int:
+        """Append a job; gives its index."""
+        steps, extra = self._steps(work)
+        written = [name for name, access in OPS[work.op].args if access != "read"]
+        self.jobs.append(Job(tuple(steps), work.arrays | extra, tuple(written)))
+        return len(self.jobs) - 1
+
+    def _steps(self, work: Work) -> tuple[list[tuple[str, tuple[str, ...]]], Arrays]:
+        if self.gpu and work.op.endswith("attention"):
+            p = work.params
+            size = int(p["m"]) * int(p["h"]) * num_splits(int(p["ctx"])) * (int(p["d"]) + 2)
+            partial = {"partial": np.full(size, np.nan, np.float32)}
+            split = work.op.replace("attention", "attention_split")
+            return [self._step(split, p), self._step("attention_merge", p)], partial
+        return [self._step(work.op, work.params)], {}
+
+    def _step(self, op: str, params: Params) -> tuple[str, tuple[str, ...]]:
+        name = kernel_name(op, params)
+        self.instances[name] = (op, params)
+        return name, tuple(arg for arg, _ in OPS[op].args)
+
+    def outputs(self, data: bytes) -> list[Arrays]:
+        """The concatenated reads of all jobs, cut up again."""
+        results, at = [], 0
+        for job in self.jobs:
+            result = {}
+            for name in job.reads:
+                before = job.buffers[name]
+                result[name] = np.frombuffer(data, before.dtype, before.size, at)
+                at += before.nbytes
+            results.append(result)
+        assert at == len(data), f"{len(data)} bytes came back, {at} were due"
+        return results
+
+
+def serialize(batch: Batch, extra: Mapping[str, object]) -> bytes:
+    """[header length u32][header JSON][padding][pool]: the form that run_wasm.mjs and run_webgpu.js read."""
+    pool, places = bytearray(), {}
+    jobs = []
+    for job in batch.jobs:
+        slots = list(job.buffers)
+        buffers = []
+        for array in job.buffers.values():
+            data = array.tobytes()
+            key = hashlib.sha256(data).digest()
+            if key not in places:
+                places[key] = [len(pool), len(data)]
+                pool += data + bytes(-len(data) % 16)
+            buffers.append(places[key])
+        steps = [[kernel, [slots.index(arg) for arg in args]] for kernel, args in job.steps]
+        jobs.append({"buffers": buffers, "steps": steps, "reads": [slots.index(name) for name in job.reads]})
+    header = json.dumps({"jobs": jobs, **extra}).encode()
+    header += b" " * (-(4 + len(header)) % 16)
+    return len(header).to_bytes(4, "little") + header + bytes(pool)
