@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import pytest
+from playwright.async_api import Page
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -63,6 +64,9 @@ class BrowserRig:
         self.runner = asyncio.Runner()
         self.async_stack = AsyncExitStack()
         self.stack = ExitStack()
+        self.pages: list[Page] = []
+        self.kept: dict[str, PageSession] = {}
+        self.kept_stack = ExitStack()
         self.browser = self.do(self.async_stack.enter_async_context(browser_running(options)))
 
     def do(self, work):
@@ -76,6 +80,7 @@ class BrowserRig:
 
         async def opened() -> PageSession:
             session = PageSession(await self.browser.new_page(), options)
+            self.pages.append(session.page)
             await session.open(url)
             return session
 
@@ -94,13 +99,27 @@ class BrowserRig:
             self.do(session.load("/bundle/"))
         return caught.value
 
+    def shared(self, bundle: Path, backend: str) -> PageSession:
+        """A page with the bundle loaded that the module's tests share: loading costs seconds."""
+        if backend not in self.kept:
+            site = self.kept_stack.enter_context(running_site(bundle))
+            session = self.page(site.url, backend)
+            self.pages.remove(session.page)
+            self.do(session.load("/bundle/"))
+            self.kept[backend] = session
+        session = self.kept[backend]
+        session.on_text = lambda text: None
+        return session
+
     def close_pages(self) -> None:
-        for context in self.browser.contexts:
-            self.do(context.close())
+        for page in self.pages:
+            self.do(page.context.close())
+        self.pages.clear()
         self.stack.close()
 
     def close(self) -> None:
         self.close_pages()
+        self.kept_stack.close()
         self.do(self.async_stack.aclose())
         self.runner.close()
 

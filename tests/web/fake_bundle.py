@@ -206,7 +206,7 @@ def _target(name: str, models: tuple[Model, ...], files, sources: dict[str, tupl
     )
 
 
-def compile_wasm(source: Path, into: Path, *flags: str, exports: tuple[str, ...] = EXPORTS) -> None:
+def compile_wasm(source: Path, into: Path, *, exports: tuple[str, ...] = EXPORTS) -> None:
     """A freestanding module that imports its memory and exports every kernel."""
     exported = [f"-Wl,--export={name}" for name in exports]
     command = [
@@ -220,7 +220,7 @@ def compile_wasm(source: Path, into: Path, *flags: str, exports: tuple[str, ...]
         "-msimd128",
         "-nostdlib",
     ]
-    link = ["-Wl,--no-entry", "-Wl,--import-memory", *exported, *flags]
+    link = ["-Wl,--no-entry", "-Wl,--import-memory", *exported]
     subprocess.run([*command, *link, "-o", str(into), str(source)], check=True, capture_output=True)
 
 

@@ -25,7 +25,7 @@ def _generate(rig: BrowserRig, session: PageSession, **request) -> dict:
 
 @pytest.fixture(params=BACKENDS)
 def session(rig: BrowserRig, fake_bundle: Path, request) -> PageSession:
-    return rig.loaded(fake_bundle, request.param)
+    return rig.shared(fake_bundle, request.param)
 
 
 def test_greedy_is_exact_whatever_the_drafter(rig: BrowserRig, session: PageSession) -> None:
@@ -83,7 +83,7 @@ def test_characters_are_never_cut(rig: BrowserRig, session: PageSession) -> None
 def test_scores_do_not_depend_on_the_width(rig: BrowserRig, fake_bundle: Path) -> None:
     found = []
     for backend in BACKENDS:
-        session = rig.loaded(fake_bundle, backend)
+        session = rig.shared(fake_bundle, backend)
         for width in (1, 2, 4, 8):
             asked = {"prompt_ids": PROMPT_IDS, "score_ids": list(range(60, 81)), "width": width}
             found.append(rig.do(session.score(asked))["positions"])
@@ -92,7 +92,7 @@ def test_scores_do_not_depend_on_the_width(rig: BrowserRig, fake_bundle: Path) -
 
 
 def test_prompts_become_ids_by_template_and_raw(rig: BrowserRig, fake_bundle: Path) -> None:
-    session = rig.loaded(fake_bundle, "wasm")
+    session = rig.shared(fake_bundle, "wasm")
 
     def prompt_ids(**request) -> list[int]:
         return _generate(rig, session, prompt_ids=None, max_tokens=1, **request)["prompt_ids"]
@@ -171,14 +171,14 @@ def test_cancel_while_the_prompt_is_read(rig: BrowserRig, session: PageSession) 
 
 
 def test_two_requests_at_once(rig: BrowserRig, fake_bundle: Path) -> None:
-    session = rig.loaded(fake_bundle, "wasm")
+    session = rig.shared(fake_bundle, "wasm")
     both_js = """async (request) => {
       const first = window.specdec.generate(request);
       const second = await window.specdec.generate(request).catch((error) => error.type);
       return [second, (await first).token_ids.length];
     }"""
-    request = {"prompt_ids": PROMPT_IDS, "max_tokens": 20, "drafter": "off", "k": 0}
-    assert rig.do(session.page.evaluate(both_js, request)) == ["RequestError", 20]
+    request = {"prompt_ids": [65] * 1900, "max_tokens": 3, "drafter": "off", "k": 0}
+    assert rig.do(session.page.evaluate(both_js, request)) == ["RequestError", 3]
 
 
 def test_chat_page_as_a_person_uses_it(rig: BrowserRig, fake_bundle: Path) -> None:
@@ -187,6 +187,7 @@ def test_chat_page_as_a_person_uses_it(rig: BrowserRig, fake_bundle: Path) -> No
 
     async def use() -> dict[str, str]:
         page = await rig.browser.new_page()
+        rig.pages.append(page)
         page.set_default_timeout(30000)
         page.on(
             "request", lambda request: others.append(request.url) if site.url not in request.url else None

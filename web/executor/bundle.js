@@ -67,14 +67,13 @@ export function readManifest(text) {
 
 /**
  * Start a download; a server that says nothing within the stall limit is an error.
- * @param {string} url @param {AbortController} abort
+ * @param {string} url @param {AbortController} abort @param {RequestCache} cache
  * @returns {Promise<Response>}
  */
-async function request(url, abort) {
+async function request(url, abort, cache) {
   const timer = setTimeout(() => abort.abort(), STALL_MS);
   try {
-    // no-cache = ask the server whether a stored copy is still right: a rebuilt bundle keeps its file names.
-    const response = await fetch(url, { signal: abort.signal, cache: "no-cache" });
+    const response = await fetch(url, { signal: abort.signal, cache });
     if (!response.ok) {
       throw new ArtifactError(`the server answered ${response.status}`, url, "Check the bundle's address");
     }
@@ -127,7 +126,7 @@ export class Bundle {
     const folder = url.endsWith("/") ? url : `${url}/`;
     const address = `${folder}manifest.json`;
     const abort = new AbortController();
-    const response = await request(address, abort);
+    const response = await request(address, abort, "no-store");
     /** @type {Uint8Array[]} */
     const chunks = [];
     await readChunks(response, address, abort, (chunk) => chunks.push(chunk));
@@ -143,28 +142,42 @@ export class Bundle {
 
   /**
    * Download one file into memory of exactly its size and check its hash.
+   * A rebuilt bundle keeps its file names, and a server's dates are whole seconds: a stored copy that the server
+   * calls current may still be the old one, so a file that is wrong is fetched once more past every cache.
    * @param {string} path
    * @param {Uint8Array<ArrayBuffer>} into [file.bytes]
    * @param {(bytes: number) => void} onBytes called with the bytes that just came
    */
   async fetchInto(path, into, onBytes) {
     const file = this.file(path);
+    const wrong = await this.attempt(file, into, onBytes, "no-cache");
+    const stillWrong = wrong && (await this.attempt(file, into, onBytes, "reload"));
+    if (stillWrong) refuse(stillWrong, path);
+  }
+
+  /**
+   * @param {ManifestFile} file @param {Uint8Array<ArrayBuffer>} into @param {(bytes: number) => void} onBytes
+   * @param {RequestCache} cache
+   * @returns {Promise<string>} what is wrong with the file; "" when it is right
+   */
+  async attempt(file, into, onBytes, cache) {
+    const { path, bytes } = file;
     const address = this.url + path;
     const abort = new AbortController();
-    const response = await request(address, abort);
+    const response = await request(address, abort, cache);
     let at = 0;
     await readChunks(response, address, abort, (chunk) => {
-      if (at + chunk.byteLength > file.bytes) {
-        abort.abort();
-        refuse(`${path} is longer than the ${file.bytes} bytes that the manifest says`, path);
+      if (at + chunk.byteLength <= bytes) {
+        into.set(chunk, at);
+        onBytes(chunk.byteLength);
       }
-      into.set(chunk, at);
       at += chunk.byteLength;
-      onBytes(chunk.byteLength);
     });
-    if (at !== file.bytes) refuse(`${path} has ${at} bytes, the manifest says ${file.bytes}`, path);
-    const found = await sha256(into);
-    if (found !== file.sha256) refuse(`${path} is damaged: sha256 ${found}, the manifest says ${file.sha256}`, path);
+    const found = at === bytes ? await sha256(into) : "";
+    if (found === file.sha256) return "";
+    onBytes(-Math.min(at, bytes));
+    if (at !== bytes) return `${path} has ${at} bytes, the manifest says ${bytes}`;
+    return `${path} is damaged: sha256 ${found}, the manifest says ${file.sha256}`;
   }
 
   /**

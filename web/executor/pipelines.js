@@ -57,10 +57,13 @@ export async function compileKernels(watched, target, module, onProgress) {
   let done = 0;
   const compileOne = async (/** @type {PlanKernel} */ kernel) => {
     const key = kernel.source.join();
-    const shader = shaders.get(key) ?? device.createShaderModule({ label: kernel.name, code: sourceText(kernel, module) });
+    const code = sourceText(kernel, module);
+    device.pushErrorScope("validation"); // what is wrong here shows again, with a reason, in the pipeline's promise
+    const shader = shaders.get(key) ?? device.createShaderModule({ label: kernel.name, code });
     shaders.set(key, shader);
     const layout = bindGroupLayout(kernel, device);
     const pipelineLayout = device.createPipelineLayout({ bindGroupLayouts: [layout] });
+    device.popErrorScope().catch(() => {});
     const compute = { module: shader, entryPoint: kernel.entry };
     try {
       const pipeline = await device.createComputePipelineAsync({ label: kernel.name, layout: pipelineLayout, compute });
