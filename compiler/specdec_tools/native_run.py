@@ -50,11 +50,11 @@ class NativeRun:
         self.plan, self.text, self.backend, self.load_ms = plan, text, backend, load_ms
 
     @classmethod
-    def open(cls, bundle: Path, opener: Callable[[Path], Backend] = open_native) -> NativeRun:
+    def open(cls, bundle: Path, opener: Callable[[Path], Backend] | None = None) -> NativeRun:
         start = time.perf_counter()
         plan = read_plan_file(bundle)
         text = BundleText.open(bundle, plan.text, plan.ids.chat_template is not None)
-        backend = opener(bundle)
+        backend = (opener or open_native)(bundle)
         return cls(plan, text, backend, (time.perf_counter() - start) * 1000)
 
     def __enter__(self) -> NativeRun:

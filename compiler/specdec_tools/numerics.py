@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from specdec_compiler.build import hash_file, open_models
 from specdec_compiler.recipe import read_recipe
 from specdec_compiler.sources import locate
@@ -94,6 +95,7 @@ class _Session:
         self.text = BundleText.open(self.bundle.folder, plan.text, plan.ids.chat_template is not None)
         self.reference = TorchReference(open_models(self.recipe).champion)
         self.num_answered = 0
+        self.seconds: dict[str, float] = {}  # by source
 
     def _answer(self, prompt_ids: list[int], most: int) -> list[int]:
         self.num_answered += 1
@@ -120,6 +122,7 @@ class _Session:
             "own_answers": f"{self.num_answered} made now" if self.num_answered else "stored",
             "machine": machine(),
             "seconds": round(time.perf_counter() - start, 1),
+            "seconds_of": {name: round(seconds, 1) for name, seconds in self.seconds.items()},
         }
 
     def _sources(self) -> dict[str, Rows]:
@@ -135,15 +138,17 @@ class _Session:
         total = sum(len(run.ids) for run in runs) * (len(sources) + 1)
         with tqdm(total=total, unit=" rows", disable=None, leave=False) as bar:
             for run in runs:
-                bar.set_description(f"{run.group}: reference")
-                reference = self.reference.rows(run.ids)[run.first :]
-                bar.update(len(run.ids))
-                found = {}
-                for name, rows in sources.items():
-                    bar.set_description(f"{run.group}: {name}")
-                    found[name] = rows.rows(run.ids)[run.first :]
-                    bar.update(len(run.ids))
+                reference = self._timed(bar, "reference", self.reference, run)
+                found = {name: self._timed(bar, name, rows, run) for name, rows in sources.items()}
                 tally.add(run, reference, found)
+
+    def _timed(self, bar: tqdm, name: str, rows: Rows | TorchReference, run: texts.TextRun) -> np.ndarray:
+        bar.set_description(f"{run.group}: {name}")
+        start = time.perf_counter()
+        logits = rows.rows(run.ids)[run.first :]
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        bar.update(len(run.ids))
+        return logits
 
 
 def _recipe_path(bundle: Bundle, given: Path | None) -> Path:

@@ -125,7 +125,8 @@ def render(report: dict[str, Any]) -> str:
         lines.append(
             f"native and WASM rows equal, bit for bit: {report['wasm_rows_equal']} of {report['rows']}"
         )
-    lines.append(f"reference's answers: {report['own_answers']}; {report['seconds']} s")
+    spent = ", ".join(f"{name} {seconds}" for name, seconds in report["seconds_of"].items())
+    lines.append(f"own answers: {report['own_answers']}; {report['seconds']} s in all: {spent}")
     return "\n".join(lines)
 
 

@@ -137,9 +137,8 @@ def test_wasm_modules_that_break_the_contract(rig: BrowserRig, bundle_copy: Path
     _is(fault(), ArtifactError, "__heap_base")
     compile_wasm(source, module, exports=("__heap_base", "prefill", "verify", "step", "feedback"))
     _is(fault(), ArtifactError, "score")
-    source.write_text(
-        "extern int odd(void);\n" + text.replace("i32 id = next_id", "i32 id = odd() + next_id")
-    )
+    imported = '__attribute__((import_module("env"), import_name("odd"))) int odd(void);\n'
+    source.write_text(imported + text.replace("i32 id = next_id", "i32 id = odd() + next_id"))
     compile_wasm(source, module)
     _is(fault(), ArtifactError, "env.odd")
     source.write_text(text.replace("i32 id = next_id", "__builtin_trap(); i32 id = next_id"))

@@ -1,0 +1,186 @@
+"""specdec-run as a user types it: what it prints, its exit codes, Ctrl-C; the native path on a scripted device."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fake_backend import FakeBackend
+from fake_bundle import fake_greedy
+from specdec_runtime.faults import ArtifactError, RequestError
+from specdec_tools import native_run, run
+from specdec_tools.native_run import NativeRun
+
+PROMPT_IDS = [72, 101, 108, 108, 111]
+IDS = "72,101,108,108,111"
+
+
+@pytest.fixture
+def native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_run, "open_native", FakeBackend)
+
+
+def _json(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict]:
+    code = run.main([*args, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_native_json(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path) -> None:
+    bundle = str(fake_bundle)
+    for drafter in ("off", "ngram", "model", "chain"):
+        args = [bundle, "--prompt-ids", IDS, "--max-tokens", "40", "--drafter", drafter, "--k", "3"]
+        code, result = _json(capsys, *args)
+        assert code == 0
+        assert result["token_ids"] == fake_greedy(PROMPT_IDS, 40)
+        assert result["text"] == bytes(i for i in result["token_ids"] if i < 256).decode(errors="replace")
+        assert result["prompt_ids"] == PROMPT_IDS
+        assert set(result) == {
+            "prompt_ids", "token_ids", "text", "finish_reason", "usage", "speculation", "timing_ms", "device",
+        }  # fmt: skip
+        assert result["device"]["backend"] == "scripted"
+
+
+def test_native_streams_text_and_says_the_counts(
+    native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path
+) -> None:
+    assert run.main([str(fake_bundle), "--prompt", "Hello", "--max-tokens", "30", "--drafter", "model"]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out) > 20 and captured.out.endswith("\n")
+    assert re.search(r"30 tokens, length; .* tokens/s", captured.err)
+    assert re.search(r"drafter model: \d+ drafted, \d+ accepted, \d+ target passes", captured.err)
+
+
+def test_native_scores(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path) -> None:
+    args = [str(fake_bundle), "--prompt-ids", IDS, "--score-ids", "1,2,3,4,5,6,7,8,9"]
+    results = [_json(capsys, *args, "--width", width)[1]["positions"] for width in ("1", "2", "4", "8")]
+    assert len(results[0]) == 9 and set(results[0][0]) == {"id", "top_id", "margin", "logprob"}
+    assert all(positions == results[0] for positions in results)
+    assert run.main(args) == 0
+    assert capsys.readouterr().out.count("margin") == 9
+
+
+def test_exit_codes_by_family(
+    native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path, bundle_copy: Path, tmp_path: Path
+) -> None:
+    bundle = str(fake_bundle)
+    for args in (
+        [str(tmp_path), "--prompt", "x"],
+        [bundle, "--prompt", "", "--raw"],
+        [bundle, "--prompt-ids", "300"],
+        [bundle, "--prompt-ids", ""],
+        [bundle, "--prompt", "x", "--k", "8"],
+        [bundle, "--prompt", "x", "--raw", "--system", "y"],
+        [bundle, "--prompt", "x" * 5000],
+    ):
+        code, answer = _json(capsys, *args)
+        assert (code, answer["error"]["type"]) == (2, "RequestError"), args
+    (bundle_copy / "plan.json").write_text("{}")
+    code, answer = _json(capsys, str(bundle_copy), "--prompt", "x")
+    assert (code, answer["error"]["type"], answer["error"]["where"][0]) == (3, "ArtifactError", "$")
+    with pytest.raises(SystemExit) as caught:
+        run.main([bundle, "--prompt-ids", "1,x"])
+    assert caught.value.code == 2
+    with pytest.raises(SystemExit):
+        run.main([bundle])
+
+
+def test_native_cancel(native: None, fake_bundle: Path) -> None:
+    heard: list[str] = []
+    with NativeRun.open(fake_bundle, FakeBackend) as runner:
+        request = {"prompt_ids": PROMPT_IDS, "max_tokens": 50, "drafter": "off", "k": 0}
+        result = runner.generate(request, heard.append, lambda: len(heard) >= 5)
+        assert result["finish_reason"] == "cancelled"
+        assert result["token_ids"] == fake_greedy(PROMPT_IDS, 50)[: len(result["token_ids"])]
+        assert "".join(heard) == result["text"]
+        assert runner.generate(request)["token_ids"] == fake_greedy(PROMPT_IDS, 50)
+
+
+def test_missing_text_files(fake_bundle: Path, bundle_copy: Path) -> None:
+    (bundle_copy / "chat_template.jinja").unlink()
+    with pytest.raises(ArtifactError, match="chat_template"):
+        NativeRun.open(bundle_copy, FakeBackend)
+    (bundle_copy / "tokenizer.json").write_text("[]")
+    with pytest.raises(ArtifactError):
+        NativeRun.open(bundle_copy, FakeBackend)
+    with pytest.raises(RequestError):
+        NativeRun.open(fake_bundle, FakeBackend).generate(
+            {"prompt_ids": [1], "drafter": "x", "max_tokens": 1, "k": 1}
+        )
+
+
+def _command(bundle: Path, *args: str) -> list[str]:
+    return [sys.executable, "-m", "specdec_tools.run", str(bundle), *args]
+
+
+@pytest.mark.browser
+def test_browser_json(fake_bundle: Path) -> None:
+    command = _command(
+        fake_bundle, "--backend", "webgpu", "--adapter", "swiftshader", "--prompt-ids", IDS, "--json"
+    )
+    done = subprocess.run(
+        [*command, "--max-tokens", "25", "--drafter", "model"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["token_ids"] == fake_greedy(PROMPT_IDS, 25)
+    assert result["device"] == {"backend": "webgpu", "adapter": "google swiftshader"}
+
+
+@pytest.mark.browser
+def test_browser_errors_have_exit_codes(bundle_copy: Path) -> None:
+    shard = bundle_copy / "weights" / "0000.bin"
+    shard.write_bytes(bytes(len(shard.read_bytes())))
+    command = _command(bundle_copy, "--backend", "wasm", "--prompt", "x")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3 and "weights/0000.bin" in done.stderr and done.stdout == ""
+    environment = os.environ | {"SPECDEC_CHROME": "/no/such/browser"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+    assert done.returncode == 2 and "SPECDEC_CHROME" in done.stderr
+
+
+@pytest.mark.browser
+def test_ctrl_c_cancels_and_prints_what_there_is(fake_bundle: Path) -> None:
+    """The signal goes to the whole group, as a terminal sends it: browser and driver must not die of it."""
+    prompt = max(range(256), key=lambda start: len(fake_greedy([start], 1500)))
+    command = _command(fake_bundle, "--backend", "webgpu", "--prompt-ids", str(prompt), "--drafter", "off")
+    running = subprocess.Popen(
+        [*command, "--max-tokens", "1500"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert running.stdout
+    first = running.stdout.read(20)  # some text has come
+    os.killpg(running.pid, signal.SIGINT)
+    rest, errors = running.communicate(timeout=60)
+    assert running.returncode == 0, errors.decode()
+    assert "cancelled" in errors.decode()
+    said = (first + rest).decode()
+    expected = bytes(i for i in fake_greedy([prompt], 1500) if i < 256).decode(errors="replace")
+    assert expected.startswith(said.rstrip("\n\ufffd")) and len(said) < len(expected)
+
+
+@pytest.mark.browser
+def test_serve_command_prints_its_address(fake_bundle: Path) -> None:
+    command = [sys.executable, "-m", "specdec_tools.serve", str(fake_bundle)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert running.stdout
+    try:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?bundle=/bundle/\n", running.stdout.readline())
+        time.sleep(0.2)
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.wait(timeout=20)
+        running.stdout.close()
+    assert running.returncode == 0
