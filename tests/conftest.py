@@ -7,7 +7,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-
 from specdec_compiler.build import build_bundle
 from specdec_compiler.tiny import make_tiny
 

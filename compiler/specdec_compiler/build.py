@@ -237,8 +237,3 @@ def hash_file(path: Path) -> str:
     """Hex digest of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def kernel_instances(plan) -> dict[str, tuple[str, dict[str, int | str]]]:
-    """The CPU kernels of a plan as emit/code.py takes them."""
-    return {kernel.entry: (kernel.op, dict(kernel.params)) for kernel in plan.target("cpu").kernels}

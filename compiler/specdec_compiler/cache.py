@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from . import __version__
@@ -30,15 +31,15 @@ def compiler_hash() -> str:
     """SHA-256 over the sources and tools that decide generated code: kernels, passes, emit, models, TVM, the linker."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
-    import specdec_models
-
+    models = find_spec("specdec_models")  # found, not imported: importing it would import TVM
+    assert models and models.origin
     sources = [
         *here.glob("*.py"),
         *here.glob("kernels/*.py"),
         *here.glob("passes/*.py"),
         *here.glob("emit/*.py"),
     ]
-    sources += Path(specdec_models.__file__).parent.rglob("*.py")
+    sources += Path(models.origin).parent.rglob("*.py")
     for path in sorted(sources, key=lambda p: (p.parent.name, p.name)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     for tool in ("apache-tvm", "ziglang"):

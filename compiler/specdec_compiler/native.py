@@ -1,4 +1,7 @@
-"""Open the native backend of a bundle: build its kernels for this CPU (or find them in the cache) and load the weights."""
+"""Open the native backend of a bundle: build its kernels for this CPU (or find them in the cache) and load the weights.
+
+TVM is imported only when the kernels are not in the cache yet.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,7 @@ from specdec_runtime.backends.native import NativeBackend
 from specdec_runtime.bundle import Bundle, open_bundle
 from specdec_runtime.faults import ArtifactError
 
-from .build import kernel_instances
 from .cache import cached, compiler_hash
-from .emit.code import build_native
 
 
 def open_backend(bundle: Bundle | Path | str) -> NativeBackend:
@@ -22,6 +23,12 @@ def open_backend(bundle: Bundle | Path | str) -> NativeBackend:
         raise ArtifactError(
             message, "plan.json: $.ids.kernels", "build the bundle again with specdec-compile build"
         )
-    kernels = kernel_instances(bundle.plan)
+    kernels = {kernel.entry: (kernel.op, dict(kernel.params)) for kernel in bundle.plan.target("cpu").kernels}
     key = sorted([name, op, sorted(params.items())] for name, (op, params) in kernels.items())
-    return NativeBackend(bundle, cached("native", key, lambda: build_native(kernels)))
+
+    def build() -> bytes:
+        from .emit.code import build_native
+
+        return build_native(kernels)
+
+    return NativeBackend(bundle, cached("native", key, build))

@@ -7,6 +7,8 @@ whose name the compiler maps to a plan tensor. Codes of quantized activations ar
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 from tvm import relax
 from tvm.relax.frontend import nn
@@ -15,13 +17,18 @@ from tvm.relax.frontend.nn.core import wrap_nested
 from .config import GROUP, RuntimeConfig
 
 
-def op(name: str, args: list, shapes: list[tuple[tuple[int, ...], str]], **params: int | str):
+def op(name: str, args: list, shapes: list[tuple[tuple[int, ...], str]], **params: int | str) -> Any:
     """Call one abstract op; returns a tensor, or a tuple of them when there are several outputs."""
     text = ",".join(f"{key}={params[key]}" for key in sorted(params))
-    types = [relax.TensorType(shape, dtype) for shape, dtype in shapes]
+    types = [relax.TensorType(list(shape), dtype) for shape, dtype in shapes]  # type: ignore[arg-type]
     inputs = relax.Tuple([*(arg._expr for arg in args), tvm.ir.StringImm(text)])
     call = relax.call_dps_packed(f"specdec.{name}", inputs, out_ty=types if len(types) > 1 else types[0])
     return wrap_nested(call, name)
+
+
+def rows(x: nn.Tensor) -> int:
+    """The static number of rows of an activation."""
+    return int(x.shape[0])  # type: ignore[arg-type]
 
 
 def quantized(m: int, k: int) -> list[tuple[tuple[int, ...], str]]:
@@ -40,7 +47,7 @@ class Matrix(nn.Module):
         self.ws = nn.Parameter((blocks, groups, *scales), "float32")
 
     def forward(self, args: nn.Tensor, codes: nn.Tensor, scales: nn.Tensor) -> nn.Tensor:
-        m = codes.shape[0]
+        m = rows(codes)
         shape = [((m, self.n), "float32")]
         return op(
             "linear", [args, codes, scales, self.w, self.ws], shape, m=m, n=self.n, k=self.k, fmt=self.fmt
@@ -61,7 +68,7 @@ class Fused(nn.Module):
         outputs = [getattr(self, part)(args, codes, scales) for part in self.parts]
         if len(outputs) == 1:
             return outputs[0]
-        m, widths = codes.shape[0], [x.shape[1] for x in outputs]
+        m, widths = rows(codes), [int(x.shape[1]) for x in outputs]  # type: ignore[arg-type]
         parts = "x".join(str(width) for width in widths)
         return op(
             f"concat{len(outputs)}", [args, *outputs], [((m, sum(widths)), "float32")], m=m, parts=parts
@@ -75,19 +82,20 @@ class RMSNorm(nn.Module):
         self.size, self.eps = size, eps
         self.weight = nn.Parameter((size,), "float32")
 
-    def forward(self, args: nn.Tensor, x: nn.Tensor):
-        m = x.shape[0]
+    def forward(self, args: nn.Tensor, x: nn.Tensor) -> Any:
+        m = rows(x)
         shape = [((m, self.size), "float32")]
         normed = op("rms_norm", [args, x, self.weight], shape, m=m, k=self.size, eps=repr(self.eps))
         return quantize(args, normed)
 
 
-def quantize(args: nn.Tensor, x: nn.Tensor):
+def quantize(args: nn.Tensor, x: nn.Tensor) -> Any:
     """int8 codes with a scale and a sum per group of 32."""
-    m, k = x.shape
+    m, k = (int(size) for size in x.shape)  # type: ignore[arg-type]
     return op("quantize", [args, x], quantized(m, k), m=m, k=k)
 
 
 def add(args: nn.Tensor, a: nn.Tensor, b: nn.Tensor) -> nn.Tensor:
     """The residual sum, f32."""
-    return op("add", [args, a, b], [(tuple(a.shape), "float32")])
+    shape = tuple(int(size) for size in a.shape)  # type: ignore[arg-type]
+    return op("add", [args, a, b], [(shape, "float32")])

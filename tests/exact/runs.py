@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
 from specdec_compiler.native import open_backend
 from specdec_runtime import drive
 from specdec_runtime.backends.native import NativeBackend

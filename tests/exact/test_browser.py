@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from runs import Native, check_books, random_prompt, vocab_for
-
 from specdec_tools.browser import BrowserOptions, page_session
 from specdec_tools.serve import running_site
 
@@ -46,7 +45,9 @@ def test_ids_and_scores(tiny_bundle, browser_seed: int, backend: str) -> None:
         check_books(result, k)
     scores = [results[f"score-{width}"]["positions"] for width in (1, 2, 4, 8)]
     assert all(score == scores[0] for score in scores[1:]), "scores depend on the width"
-    assert [position["top_id"] for position in scores[0]] == plain["token_ids"], "score and generation disagree"
+    assert [position["top_id"] for position in scores[0]] == plain["token_ids"], (
+        "score and generation disagree"
+    )
     if backend == "wasm":
         prompt = random_prompt(browser_seed, vocab_for(browser_seed))
         assert Native(bundle).run(prompt, MAX_TOKENS)["token_ids"] == plain["token_ids"]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from prompts import PROMPTS
 from runs import KS, Native, check_books
-
 from specdec_tools.text import BundleText
 
 pytestmark = pytest.mark.model
@@ -27,7 +26,9 @@ def text(native: Native) -> BundleText:
 
 
 @pytest.mark.parametrize("name,prompt,raw", PROMPTS, ids=[name for name, _, _ in PROMPTS])
-def test_ids_equal_plain(native: Native, text: BundleText, request, name: str, prompt: str, raw: bool) -> None:
+def test_ids_equal_plain(
+    native: Native, text: BundleText, request, name: str, prompt: str, raw: bool
+) -> None:
     ids = text.prompt_ids(prompt, raw=raw)
     plain = native.run(ids, MAX_TOKENS)
     everything = request.config.getoption("--all-exact")

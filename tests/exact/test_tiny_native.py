@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from runs import KS, Native, check_books, random_prompt, vocab_for
-
 from specdec_compiler.build import build_bundle
 from specdec_compiler.tiny import make_tiny
 
@@ -58,7 +57,9 @@ def _shifted_rows(native: Native) -> None:
 
     def wrong(batch):
         writes = [
-            (name, at, [values[0] - 1, *values[1:]]) if name == "target.args" and values[1] > 1 and values[0] > 0 else (name, at, values)
+            (name, at, [values[0] - 1, *values[1:]])
+            if name == "target.args" and values[1] > 1 and values[0] > 0
+            else (name, at, values)
             for name, at, values in batch.writes
         ]
         return submit(batch._replace(writes=writes))

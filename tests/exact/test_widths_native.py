@@ -7,7 +7,6 @@ import hashlib
 import numpy as np
 import pytest
 from runs import Native, random_prompt
-
 from specdec_runtime.decode.effects import Submit
 
 
@@ -33,8 +32,12 @@ def _kv(native: Native, length: int) -> str:
     model, digest = native.bundle.plan.target_model, hashlib.sha256()
     shape = (model.num_pages, model.num_kv_heads)
     for layer in range(model.num_layers):
-        k = np.array(native.backend.view(f"target.k.{layer}")).reshape(*shape, model.head_dim, model.page_size)
-        v = np.array(native.backend.view(f"target.v.{layer}")).reshape(*shape, model.page_size, model.head_dim)
+        k = np.array(native.backend.view(f"target.k.{layer}")).reshape(
+            *shape, model.head_dim, model.page_size
+        )
+        v = np.array(native.backend.view(f"target.v.{layer}")).reshape(
+            *shape, model.page_size, model.head_dim
+        )
         for position in range(length):
             page, slot = divmod(position, model.page_size)
             digest.update(k[page, :, :, slot].tobytes())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
 from specdec_runtime.faults import ContractError
@@ -69,13 +70,13 @@ def read_program(module: tvm.IRModule, role: str, weights: str, results: tuple[s
 
 
 class _Reader:
-    def __init__(self, function: relax.Function, role: str, weights: str, results: tuple[str, ...]):
+    def __init__(self, function: Any, role: str, weights: str, results: tuple[str, ...]):
         self.function, self.results = function, results
         names = str(function.attrs["specdec.params"]).split(",")
-        self.places: dict[relax.Var, Place | tuple] = {}
+        self.places: dict[Any, Any] = {}
         for var, name in zip(function.params, names, strict=True):
             self.places[var] = Place(plan_name(name, role, weights), -1, *tensor_type(var.ty))
-        self.storages: dict[relax.Var, int] = {}
+        self.storages: dict[Any, int] = {}
         self.storage_bytes: list[int] = []
         self.steps: list[Step] = []
         self.outputs = 0
@@ -86,19 +87,19 @@ class _Reader:
                 self.bind(binding.var, binding.value)
         return ReadProgram(tuple(self.steps), tuple(self.storage_bytes))
 
-    def bind(self, var, value) -> None:
+    def bind(self, var: Any, value: Any) -> None:
         if isinstance(value, relax.Var):
             self.places[var] = self.places[value]
         elif isinstance(value, relax.Tuple):
             self.places[var] = tuple(self.places[field] for field in value.fields)
         elif isinstance(value, relax.TupleGetItem):
-            self.places[var] = self.places[value.tuple_value][value.index]  # type: ignore[index]
+            self.places[var] = self.places[value.tuple_value][value.index]
         elif isinstance(value, relax.Call):
             self.call(var, value)
         else:
             raise ContractError(f"unexpected binding {value}", "emit/programs.py", "extend the reader")
 
-    def call(self, var, call: relax.Call) -> None:
+    def call(self, var: Any, call: Any) -> None:
         name = "" if isinstance(call.op, relax.ExternFunc) else call.op.name
         if isinstance(call.op, relax.ExternFunc):
             self.step(call)
@@ -127,7 +128,7 @@ class _Reader:
             size *= length
         return Place("", self.new_storage(size), shape, dtype)
 
-    def step(self, call: relax.Call) -> None:
+    def step(self, call: Any) -> None:
         op = str(call.op.global_symbol).removeprefix(PREFIX)
         tensors = [arg for arg in call.args if isinstance(arg, relax.Var)]
         text = next(arg for arg in call.args if not isinstance(arg, relax.Var))
@@ -135,4 +136,4 @@ class _Reader:
             raise ContractError(
                 f"no kernel takes {op} with {len(tensors)} buffers", "emit/programs.py", "add the kernel"
             )
-        self.steps.append(Step(op, parse_params(str(text.value)), tuple(self.places[t] for t in tensors)))  # type: ignore[misc]
+        self.steps.append(Step(op, parse_params(str(text.value)), tuple(self.places[t] for t in tensors)))

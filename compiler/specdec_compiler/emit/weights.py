@@ -64,7 +64,7 @@ class ShardWriter:
         self.tensors.append(
             StoredTensor(name, len(self.arenas) - 1, arena.bytes, str(array.dtype), array.shape)
         )
-        self._write(memoryview(array).cast("B"))
+        self._write(array.reshape(-1).view(np.uint8).data)
         self._write(bytes(-arena.bytes % ALIGN))
 
     def add_matrix(self, name: str, weight: QuantWeight, pad_to: int) -> None:

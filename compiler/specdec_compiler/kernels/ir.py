@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from typing import Any
 
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
@@ -26,7 +27,8 @@ def prim_func(name: str, params: list[tuple[str, int, str]], body: Callable[...,
         buffers = [T.arg(arg, T.buffer((size,), dtype)) for arg, size, dtype in params]
         T.func_attr({"tirx.noalias": True})
         body(*buffers)
-    return builder.get().with_attr("global_symbol", name)
+    function: Any = builder.get()
+    return function.with_attr("global_symbol", name)
 
 
 def load4(buf, offset):

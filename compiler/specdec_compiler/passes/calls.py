@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import tvm
 from specdec_runtime.faults import ContractError
@@ -46,13 +47,13 @@ def tensor_type(ty) -> tuple[tuple[int, ...], str]:
     return tuple(int(size) for size in ty.shape.values), str(ty.dtype)
 
 
-def read_straight(function: relax.Function) -> Straight:
+def read_straight(function: Any) -> Straight:
     """Relax -> Straight. Raises ContractError for anything but a straight line of specdec ops."""
-    names: dict[relax.Var, tuple[str, ...]] = {p: (p.name,) for p in function.params}
+    names: dict[Any, tuple[str, ...]] = {p: (p.name,) for p in function.params}
     calls: list[Call] = []
     for block in function.body.blocks:
         for binding in block.bindings:
-            value = binding.value
+            value: Any = binding.value
             if isinstance(value, relax.Var):
                 names[binding.var] = names[value]
             elif isinstance(value, relax.TupleGetItem):
@@ -68,17 +69,19 @@ def read_straight(function: relax.Function) -> Straight:
     return Straight(tuple(p.name for p in function.params), tuple(calls), results)
 
 
-def _read_call(value, names, result: str) -> Call:
+def _read_call(value: Any, names: dict, result: str) -> Call:
     if not isinstance(value, relax.Call) or not isinstance(value.args[0], relax.ExternFunc):
         raise ContractError(
             f"not a specdec op: {value}", "compiler passes", "write models with specdec_models.layers"
         )
-    *inputs, text = value.args[1].fields
-    types = value.ty_args[0]
-    types = tuple(tensor_type(t) for t in (types.fields if isinstance(types, tvm.ir.TupleType) else [types]))
-    outputs = (result,) if len(types) == 1 else tuple(f"{result}_{i}" for i in range(len(types)))
+    arguments: Any = value.args[1]
+    *inputs, text = arguments.fields
+    declared: Any = value.ty_args[0]
+    types = getattr(declared, "fields", [declared])  # a tuple type, or the one tensor type
+    shapes = tuple(tensor_type(each) for each in types)
+    outputs = (result,) if len(shapes) == 1 else tuple(f"{result}_{i}" for i in range(len(shapes)))
     op = str(value.args[0].global_symbol).removeprefix(PREFIX)
-    return Call(op, tuple(names[var][0] for var in inputs), parse_params(text.value), outputs, types)
+    return Call(op, tuple(names[var][0] for var in inputs), parse_params(text.value), outputs, shapes)
 
 
 def write_straight(function: relax.Function, program: Straight) -> relax.Function:
@@ -98,7 +101,7 @@ def write_straight(function: relax.Function, program: Straight) -> relax.Functio
 def _emit(builder, env, call: Call) -> None:
     text = ",".join(f"{key}={call.params[key]}" for key in sorted(call.params))
     inputs = relax.Tuple([*(env[name] for name in call.inputs), tvm.ir.StringImm(text)])
-    types = [relax.TensorType(shape, dtype) for shape, dtype in call.types]
+    types = [relax.TensorType(list(shape), dtype) for shape, dtype in call.types]  # type: ignore[arg-type]
     value = relax.call_dps_packed(PREFIX + call.op, inputs, out_ty=types if len(types) > 1 else types[0])
     result = builder.emit(value, name_hint=call.op)
     for i, name in enumerate(call.outputs):

@@ -6,6 +6,8 @@ everywhere: i32x4.dot_i16x8_s on WASM, pmaddwd on x86, widened products and an e
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 from tvm import tirx
 from tvm.tirx.op import register_intrin_lowering
@@ -14,14 +16,18 @@ OP_NAME = "tirx.specdec_dot_i16x8"
 _INTRINSIC = {"wasm32": "llvm.wasm.dot", "x86_64": "llvm.x86.sse2.pmadd.wd"}
 
 
-def arch_of(target: tvm.target.Target) -> str:
+def arch_of(target: Any) -> str:
     """The first word of the target triple."""
     return str(target.attrs["mtriple"]).split("-")[0]
 
 
+def _lanes(vector: Any, *indices: int) -> Any:
+    return tirx.Shuffle([vector], list(indices))  # type: ignore[arg-type]
+
+
 def _portable_dot(a, b):
     product = tirx.Cast("int32x8", a) * tirx.Cast("int32x8", b)
-    return tirx.Shuffle([product], [0, 2, 4, 6]) + tirx.Shuffle([product], [1, 3, 5, 7])
+    return _lanes(product, 0, 2, 4, 6) + _lanes(product, 1, 3, 5, 7)
 
 
 def _rule(call):

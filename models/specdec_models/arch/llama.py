@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm.relax.frontend import nn
 
 from ..config import ProgramShape, RuntimeConfig
-from ..layers import Fused, Matrix, RMSNorm, add, op, quantize
+from ..layers import Fused, Matrix, RMSNorm, add, op, quantize, rows
 
 
 class State(nn.Module):
@@ -44,22 +44,22 @@ class Layer(nn.Module):
     def forward(self, state: State, x: nn.Tensor) -> nn.Tensor:
         args = state.args
         x = add(args, x, self.o(args, *quantize(args, self.attention(state, x))))
-        codes, scales = self.mlp_norm(args, x)
+        codes, scales = self.mlp_norm(args, x)  # type: ignore[misc]
         gate_up = self.gate_up(args, codes, scales)
-        m = x.shape[0]
+        m = rows(x)
         hidden = op("silu_mul", [args, gate_up], [((m, self.c.ffn), "float32")], m=m, k=self.c.ffn)
         return add(args, x, self.down(args, *quantize(args, hidden)))
 
     def attention(self, state: State, x: nn.Tensor) -> nn.Tensor:
         """Attention output [M, heads * D] f32, before the output projection; appends K and V."""
-        c, args, m = self.c, state.args, x.shape[0]
+        c, args, m = self.c, state.args, rows(x)
         shape = {"m": m, "h": c.num_heads, "kv": c.num_kv_heads, "d": c.head_dim, "s": c.page_size}
         shape |= {"ctx": c.max_context, "pages": c.num_pages}
-        qkv = self.qkv(args, *self.attn_norm(args, x))
-        rows = [((m, c.num_heads * c.head_dim), "float32")]
+        qkv = self.qkv(args, *self.attn_norm(args, x))  # type: ignore[misc]
+        wide = [((m, c.num_heads * c.head_dim), "float32")]
         pages = [state.page_table, self.pages.k, self.pages.v]
-        q = op("rope_append", [args, qkv, state.rope, *pages], rows, **shape)
-        return op("attention", [args, q, *pages], rows, **shape)
+        q = op("rope_append", [args, qkv, state.rope, *pages], wide, **shape)
+        return op("attention", [args, q, *pages], wide, **shape)
 
 
 class Llama(nn.Module):

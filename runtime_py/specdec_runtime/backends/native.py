@@ -11,14 +11,14 @@ import mmap
 import platform
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..bundle import Bundle
 from ..decode.effects import Readback, Submit
 from ..faults import ContractError, DeviceFault
 from ..plan.schema import Buffer, Target
 
-_FORMATS = {"int32": "i", "float32": "f"}
+_FORMATS: dict[str, Literal["i", "f"]] = {"int32": "i", "float32": "f"}
 
 
 class NativeBackend:
