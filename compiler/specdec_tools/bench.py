@@ -1,0 +1,160 @@
+"""specdec-bench: speeds of this machine, measured on real bundles, as a table and as JSON.
+
+`specdec-bench run BUNDLE` decodes the same prompts on each backend with each drafter, interleaved round by round, and reports medians:
+tokens a second, prefill, the split of a cycle into draft, verify and other, and Python's share of it in the browser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from specdec_runtime.faults import SpecdecError, error_json, exit_code
+
+from .browser import BrowserOptions, page_session
+from .native_run import NativeRun
+from .serve import running_site
+
+PROMPTS = (
+    "What is the capital of France, and what is it known for?",
+    "Write a Python function that returns the n-th Fibonacci number.",
+    "Repeat this exactly three times: the quick brown fox jumps over the lazy dog.",
+    "Summarise: The ferry left at nine. A storm came up, so it returned to port and everybody waited.",
+)
+MODES = (("off", 0), ("ngram", 3), ("model", 3), ("chain", 3))
+Answer = Callable[[dict[str, Any]], Awaitable[tuple[dict[str, Any], dict[str, float]]]]
+
+
+def row(runs: list[tuple[dict[str, Any], dict[str, float]]]) -> dict[str, Any]:
+    """Medians over runs of one (backend, drafter); times in ms, rates in tokens a second."""
+
+    def median(value: Callable[[dict[str, Any]], float]) -> float:
+        return round(statistics.median(value(result) for result, _ in runs), 3)
+
+    def total(name: str) -> int:
+        return sum(result["speculation"][name] for result, _ in runs)
+
+    share = [stats["python_ms"] / result["timing_ms"]["decode"] for result, stats in runs if stats]
+    cycles = total("num_cycles")
+    return {
+        "tokens_per_s": median(lambda r: len(r["token_ids"]) / r["timing_ms"]["decode"] * 1000),
+        "prefill_tokens_per_s": median(
+            lambda r: (r["usage"]["prompt_tokens"] - 1) / r["timing_ms"]["prefill"] * 1000
+        ),
+        "draft_ms_per_cycle": median(lambda r: r["timing_ms"]["draft"] / r["speculation"]["num_cycles"]),
+        "verify_ms_per_cycle": median(lambda r: r["timing_ms"]["verify"] / r["speculation"]["num_cycles"]),
+        "other_ms_per_cycle": median(lambda r: r["timing_ms"]["other"] / r["speculation"]["num_cycles"]),
+        "python_share_of_cycle": round(statistics.median(share), 4) if share else None,
+        "tokens_per_target_pass": round(sum(len(r["token_ids"]) for r, _ in runs) / cycles, 3),
+        "acceptance": round(total("num_accepted") / max(1, total("num_evaluated")), 3),
+    }
+
+
+async def measure(answers: dict[str, Answer], max_tokens: int, rounds: int) -> dict[str, Any]:
+    """Every backend x mode x prompt, `rounds` times, interleaved; one warm-up pass is thrown away."""
+    runs: dict[tuple[str, str], list] = {(b, mode): [] for b in answers for mode, _ in MODES}
+    for index in range(rounds + 1):
+        for prompt in PROMPTS:
+            for backend, answer in answers.items():
+                for mode, k in MODES:
+                    request = {"prompt": prompt, "max_tokens": max_tokens, "drafter": mode, "k": k}
+                    run = await answer(request)
+                    if index:
+                        runs[backend, mode].append(run)
+        print(f"round {index} of {rounds} done", file=sys.stderr)
+    devices = {backend: runs[backend, "off"][0][0]["device"] for backend in answers}
+    return {
+        "max_tokens": max_tokens,
+        "rounds": rounds,
+        "devices": devices,
+        "rows": [{"backend": b, "drafter": m, **row(found)} for (b, m), found in runs.items()],
+    }
+
+
+async def bench_run(bundle: Path, backends: list[str], max_tokens: int, rounds: int) -> dict[str, Any]:
+    """Open the backends side by side and measure."""
+    answers: dict[str, Answer] = {}
+    native = NativeRun.open(bundle)
+
+    async def by_native(request: dict[str, Any]):
+        return native.generate(request), {}
+
+    if "native" in backends:
+        answers["native"] = by_native
+    with native, running_site(bundle) as site:
+        if "wasm" not in backends:
+            return await measure(answers, max_tokens, rounds)
+        async with page_session(site.url, BrowserOptions("wasm")) as page:
+            await page.load("bundle/")
+
+            async def by_page(request: dict[str, Any]):
+                result = await page.generate(request)
+                return result, await page.stats()
+
+            answers["wasm"] = by_page
+            return await measure(answers, max_tokens, rounds)
+
+
+COLUMNS = (
+    ("backend", "backend"),
+    ("drafter", "drafter"),
+    ("tokens_per_s", "tokens/s"),
+    ("prefill_tokens_per_s", "prefill/s"),
+    ("verify_ms_per_cycle", "verify ms"),
+    ("draft_ms_per_cycle", "draft ms"),
+    ("other_ms_per_cycle", "other ms"),
+    ("python_share_of_cycle", "Python share"),
+    ("tokens_per_target_pass", "tokens/pass"),
+    ("acceptance", "accepted"),
+)
+
+
+def table(report: dict[str, Any]) -> str:
+    """The rows as a Markdown table."""
+    lines = [
+        "| " + " | ".join(title for _, title in COLUMNS) + " |",
+        "| " + " | ".join("---" for _ in COLUMNS) + " |",
+    ]
+    for entry in report["rows"]:
+        cells = ["" if entry[key] is None else str(entry[key]) for key, _ in COLUMNS]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="specdec-bench", description="Measure speeds on this machine.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="tokens a second on the CPU backends, by drafter")
+    run.add_argument("bundle", type=Path)
+    run.add_argument("--backends", default="native,wasm", help="comma-separated: native, wasm")
+    run.add_argument("--max-tokens", type=int, default=96)
+    run.add_argument("--rounds", type=int, default=3)
+    run.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    run.set_defaults(
+        call=lambda a: asyncio.run(bench_run(a.bundle, a.backends.split(","), a.max_tokens, a.rounds))
+    )
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; exit status by error family."""
+    args = make_parser().parse_args(argv)
+    try:
+        report = args.call(args)
+    except SpecdecError as error:
+        if args.json:
+            print(json.dumps(error_json(error)))
+        print(f"error: {error}", file=sys.stderr)
+        return exit_code(error)
+    print(json.dumps(report, indent=2) if args.json else table(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
