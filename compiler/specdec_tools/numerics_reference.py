@@ -42,6 +42,9 @@ class TorchReference:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._torch = needed("torch")
+        self._torch.set_num_threads(
+            1
+        )  # the same sums on every machine, and no waiting for threads on a busy one
         self._model = _load(self._torch, needed("transformers"), spec)
 
     def rows(self, ids: list[int]) -> np.ndarray:

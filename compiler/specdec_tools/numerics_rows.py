@@ -117,7 +117,13 @@ class LlamaCppRows:
 
     def __init__(self, gguf: Path, context: int) -> None:
         self._llama: Any = needed("llama_cpp").Llama(
-            str(gguf), n_ctx=context, n_gpu_layers=0, logits_all=True, verbose=False
+            str(gguf),
+            n_ctx=context,
+            n_threads=1,
+            n_threads_batch=1,
+            n_gpu_layers=0,
+            logits_all=True,
+            verbose=False,
         )
 
     def rows(self, ids: list[int]) -> np.ndarray:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_runtime.faults import ArtifactError, RequestError
+from tqdm import tqdm
 
 from specdec_tools.paths import ROOT
 from specdec_tools.text import BundleText
@@ -72,7 +73,8 @@ def own_runs(
 def write_own(text: BundleText, folder: Path, source: str, answer: Answer) -> Path:
     """Make the stored answers anew."""
     prompts = [ask(text, prompt) for prompt in json.loads(_read(folder / "prompts.json"))]
-    answers = [{"prompt_ids": ids, "answer_ids": answer(ids, MAX_ANSWER)} for ids in prompts]
+    bar = tqdm(prompts, unit=" answers", disable=None, leave=False)
+    answers = [{"prompt_ids": ids, "answer_ids": answer(ids, MAX_ANSWER)} for ids in bar]
     rows = ",\n".join(json.dumps(entry, separators=(",", ":")) for entry in answers)
     path = folder / "own.json"
     path.write_text(f'{{"source": {json.dumps(source)}, "answers": [\n{rows}\n]}}\n', encoding="utf-8")
