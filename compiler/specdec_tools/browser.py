@@ -82,7 +82,8 @@ def chrome_flags(options: BrowserOptions) -> list[str]:
     if os.geteuid() == 0:
         flags.append("--no-sandbox")
     if options.backend != "wasm":
-        flags.append("--enable-unsafe-webgpu")
+        # developer features: timestamps to the nanosecond, where a page for everyone gets steps of 0.1 ms
+        flags += ["--enable-unsafe-webgpu", "--enable-webgpu-developer-features"]
     if options.adapter == "swiftshader":
         flags.extend(SOFTWARE_FLAGS)
     return [*flags, *options.extra_flags]

@@ -177,6 +177,24 @@ def test_auto_takes_wasm_where_the_gpu_is_software(rig: BrowserRig, fake_bundle:
     assert "software" in loaded["reason"]
 
 
+def test_auto_takes_the_gpu_and_leaves_it_when_it_fails(
+    rig: BrowserRig, fake_bundle: Path, patched_web, tmp_path: Path
+) -> None:
+    """SwiftShader, taken for a real GPU."""
+    hardware = {"executor/device.js": [("text, software };", "text, software: false };")]}
+    web = patched_web(hardware)
+    session = rig.page(rig.site(fake_bundle, web=web).url, "auto")
+    loaded = rig.do(session.load("/bundle/"))
+    assert (loaded["device"]["backend"], loaded["reason"]) == ("webgpu", "")
+    script = web / "executor" / "webgpu.js"
+    broken = script.read_text().replace("await executor.makeBuffers();", "throw new DeviceFault('no room');")
+    script.write_text(broken)
+    session = rig.page(rig.site(fake_bundle, web=web).url, "auto")
+    loaded = rig.do(session.load("/bundle/"))
+    assert (loaded["device"]["backend"], loaded["reason"]) == ("wasm", "no room")
+    assert rig.do(session.generate(REQUEST))["token_ids"] == fake_greedy(PROMPT_IDS, 20)
+
+
 def test_device_lost_in_the_middle(rig: BrowserRig, fake_bundle: Path, patched_web) -> None:
     once = "(globalThis.submits = (globalThis.submits ?? 0) + 1) === 5"
     lose = f"if ({once}) this.device.destroy();\n    this.device.queue.submit("

@@ -134,7 +134,7 @@ def test_browser_json(fake_bundle: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["token_ids"] == fake_greedy(PROMPT_IDS, 25)
-    assert result["device"] == {"backend": "webgpu", "adapter": "google swiftshader"}
+    assert result["device"]["backend"] == "webgpu" and "swiftshader" in result["device"]["adapter"]
 
 
 @pytest.mark.browser

@@ -13,6 +13,7 @@ import { alignUp, tensorBytes } from "./layout.js";
 /** @typedef {{pipeline: GPUComputePipeline, group: GPUBindGroup, grid: number[]}} Dispatch */
 
 const COMPILE_MS = 180000;
+const SOFTWARE_COMPILE_MS = 600000;
 
 /** @param {PlanKernel} kernel @param {GPUDevice} device @returns {GPUBindGroupLayout} */
 function bindGroupLayout(kernel, device) {
@@ -74,7 +75,8 @@ export async function compileKernels(watched, target, module, onProgress) {
     }
   };
   const all = Promise.all(target.kernels.map(compileOne));
-  return watched.answer(all, COMPILE_MS, "kernel compilation");
+  const limit = watched.adapter.software ? SOFTWARE_COMPILE_MS : COMPILE_MS;
+  return watched.answer(all, limit, "kernel compilation");
 }
 
 /**

@@ -12,6 +12,7 @@ const query = new URLSearchParams(location.search);
 
 /** @type {Message[]} */
 let history = [];
+let address = ""; // the bundle that was asked for last
 let generation = 0; // a new chat leaves an answer that still runs behind
 
 /** @param {string} id @returns {HTMLInputElement} */
@@ -28,9 +29,15 @@ function setRunning(running) {
   if (!running && usable) input("prompt").focus();
 }
 
+function offerLoad() {
+  element("open").hidden = false;
+  input("bundle").value = address;
+}
+
 /** @param {string} url @param {string} backend */
 async function load(url, backend) {
   hideFault();
+  address = url;
   element("open").hidden = true;
   showProgress({ stage: "start" });
   try {
@@ -43,8 +50,7 @@ async function load(url, backend) {
     input("prompt").placeholder = loaded.model.has_template ? "Ask something" : "Write the beginning of a text";
   } catch (error) {
     element("loading").hidden = true;
-    element("open").hidden = false;
-    input("bundle").value = url;
+    offerLoad();
     showFault(error);
   }
   setRunning(false);
@@ -152,6 +158,7 @@ async function ask(said) {
       userTurn.remove();
       input("prompt").value ||= said; // so that it can be changed and sent again
     }
+    if (!client.loaded) offerLoad(); // the worker is gone
     showFault(error);
   }
   setRunning(false);
@@ -197,4 +204,4 @@ Object.assign(window, { specdec: client });
 listen();
 const bundle = query.get("bundle");
 if (bundle) void load(bundle, query.get("backend") ?? "auto");
-else if (!query.has("idle")) element("open").hidden = false;
+else if (!query.has("idle")) offerLoad();

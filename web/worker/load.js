@@ -37,7 +37,10 @@ export async function chooseBackend(plan, wanted) {
   const cpu = targetOf(plan, "cpu");
   let reason = wanted === "wasm" ? "" : "the bundle has no WebGPU kernels";
   if (gpu && wanted !== "wasm") {
-    const found = await findAdapter(gpu, wanted === "webgpu");
+    const found = await findAdapter(gpu, wanted === "webgpu").catch((error) => {
+      if (error instanceof DeviceFault) return { adapter: null, reason: error.message };
+      throw error;
+    });
     if (found.adapter) return { backend: "webgpu", adapter: found.adapter, target: gpu, reason: "" };
     reason = found.reason;
   }
@@ -119,42 +122,61 @@ class Meter {
   }
 }
 
+/** @typedef {{backend?: string, timestamps?: boolean}} LoadOptions */
+/** @typedef {{text: BundleText, executor: Executor, report: Record<string, any>}} Loaded */
+
 /**
- * @param {string} url @param {{backend?: string, timestamps?: boolean}} options @param {OnProgress} onProgress
- * @returns {Promise<{planText: string, plan: Plan, text: BundleText, executor: Executor, report: Record<string, any>}>}
+ * Everything but Python, on one backend.
+ * @param {Bundle} bundle @param {Plan} plan @param {Choice} choice @param {LoadOptions} options
+ * @param {OnProgress} onProgress
+ * @returns {Promise<Loaded>}
  */
-export async function loadBundle(url, options, onProgress) {
-  const bundle = await Bundle.open(url);
-  const planText = await bundle.text("plan.json");
-  const plan = loadPlan(planText);
-  const choice = await chooseBackend(plan, options.backend ?? "auto");
-  const { target } = choice;
+async function loadOn(bundle, plan, choice, options, onProgress) {
+  const { target, reason } = choice;
   const shards = weightShards(bundle, target);
   const memory = memoryPlan(target);
   const { name, license, compiler } = bundle.manifest;
-  onProgress({ stage: "plan", name, backend: choice.backend, reason: choice.reason, memory });
-  const small = ["tokenizer.json", target.module, ...(plan.ids.chat_template === null ? [] : ["chat_template.jinja"])];
+  onProgress({ stage: "plan", name, backend: choice.backend, reason, memory });
+  const hasTemplate = plan.ids.chat_template !== null;
+  const small = ["tokenizer.json", target.module, ...(hasTemplate ? ["chat_template.jinja"] : [])];
   const meter = new Meter(onProgress);
   meter.total = [...small, ...shards.map((shard) => shard.path)].reduce((sum, path) => sum + bundle.file(path).bytes, 0);
   const count = meter.add.bind(meter);
   const module = await bundle.bytes(target.module, count);
   const executor = await makeExecutor(choice, module, options.timestamps === true);
+  const loadText = async () => {
+    const tokenizer = await bundle.text("tokenizer.json", count);
+    const template = hasTemplate ? await bundle.text("chat_template.jinja", count) : null;
+    return BundleText.load(tokenizer, template, plan.text);
+  };
   try {
-    const loadText = async () => {
-      const tokenizer = await bundle.text("tokenizer.json", count);
-      const template = plan.ids.chat_template === null ? null : await bundle.text("chat_template.jinja", count);
-      return BundleText.load(tokenizer, template, plan.text);
-    };
-    const [text] = await Promise.all([
-      loadText(),
-      executor.ready(meter.compiled.bind(meter)),
-      downloadWeights(bundle, executor, shards, count),
-    ]);
-    const model = { name, license, compiler, has_template: text.template !== null, roles: plan.models.map((m) => m.role) };
-    const report = { device: executor.info, reason: choice.reason, memory, model, context: plan.models[0].max_context };
-    return { planText, plan, text, executor, report };
+    const compiled = executor.ready(meter.compiled.bind(meter));
+    const [text] = await Promise.all([loadText(), compiled, downloadWeights(bundle, executor, shards, count)]);
+    const model = { name, license, compiler, has_template: hasTemplate, roles: plan.models.map(({ role }) => role) };
+    return { text, executor, report: { device: executor.info, reason, memory, model, context: plan.models[0].max_context } };
   } catch (error) {
     executor.close();
     throw error;
+  }
+}
+
+/**
+ * A bundle, ready but for Python. With "auto", a GPU that fails while loading leaves the CPU, and the reason is told.
+ * @param {string} url @param {LoadOptions} options @param {OnProgress} onProgress
+ * @returns {Promise<Loaded & {planText: string}>}
+ */
+export async function loadBundle(url, options, onProgress) {
+  const bundle = await Bundle.open(url);
+  const planText = await bundle.text("plan.json");
+  const plan = loadPlan(planText);
+  const wanted = options.backend ?? "auto";
+  const choice = await chooseBackend(plan, wanted);
+  try {
+    return { planText, ...(await loadOn(bundle, plan, choice, options, onProgress)) };
+  } catch (error) {
+    const cpu = targetOf(plan, "cpu");
+    if (!(error instanceof DeviceFault) || wanted !== "auto" || choice.backend !== "webgpu" || !cpu) throw error;
+    const onCpu = { backend: "wasm", adapter: null, target: cpu, reason: error.message };
+    return { planText, ...(await loadOn(bundle, plan, onCpu, options, onProgress)) };
   }
 }

@@ -48,14 +48,18 @@ export class PythonHost {
     this.booted = withTimeout(boot(), BOOT_MS, late).catch((thrown) => {
       throw bootFault(thrown);
     });
+    /** Python objects that JavaScript holds. @type {{destroy: () => void}[]} */
+    this.proxies = [];
     this.booted.catch(() => {}); // heard by engine(); a page that is never asked to load stays quiet
   }
 
   /** @param {string} planText @returns {Promise<Engine>} */
   async engine(planText) {
     const Engine = await this.booted;
+    for (const proxy of this.proxies.splice(0)) proxy.destroy(); // the engine of the bundle before
     const made = call(() => Engine(planText), "Engine");
     const { ready, start, send, fail, cancel } = made; // kept: each attribute access would make a new proxy
+    this.proxies.push(made, ready, start, send, fail, cancel);
     const state = JSON.parse(call(() => ready(), "Engine.ready"));
     if (state.type === "error") throw errorFromJson(state.error);
     return {
