@@ -159,6 +159,7 @@ def test_ctrl_c_cancels_and_prints_what_there_is(fake_bundle: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        bufsize=0,  # what a buffer holds would be lost to communicate()
     )
     assert running.stdout
     first = running.stdout.read(20)  # some text has come
