@@ -30,7 +30,7 @@ serve: $(VENV)/.web $(BUNDLE)/manifest.json ## serve the chat page with the defa
 bench: $(VENV)/.browser $(BUNDLE)/manifest.json ## tokens a second here, native and WASM, with their split
 	$(BIN)/specdec-bench run $(BUNDLE)
 
-check: lint types test-pure test-compiler test-kernels test-web test-exact ## all that CI runs, without set-up
+check: lint types test-pure test-compiler golden test-kernels test-web test-exact ## all that CI runs, without set-up
 
 lint: $(VENV)/.test ## ruff, import rules
 	$(BIN)/ruff format --check .
@@ -53,7 +53,10 @@ test-kernels: $(VENV)/.test $(VENV)/.browser ## every kernel against its NumPy t
 test-web: $(VENV)/.test $(VENV)/.browser ## page, worker, executors, command lines
 	$(BIN)/pytest -q tests/web
 
-test-exact: $(VENV)/.test $(VENV)/.browser ## exactness, CI's subset
+test-golden: $(VENV)/.test ## golden ids and the plan example of docs/plan.md (tests/golden/update.py renews them)
+	$(BIN)/pytest -q tests/golden
+
+exact: $(VENV)/.test $(VENV)/.browser ## exactness, CI's subset
 	$(BIN)/pytest -q tests/exact
 
 exact: $(VENV)/.test $(VENV)/.browser ## exactness, the whole matrix (about 20 minutes)

@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     except SpecdecError as error:
         if getattr(args, "json", False):
             print(json.dumps(error_json(error)))
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return exit_code(error)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         sys.stderr.close()
@@ -72,14 +72,21 @@ def _parser() -> argparse.ArgumentParser:
 def _build(args: argparse.Namespace) -> None:
     from .build import build_bundle
 
-    with tqdm(unit="tensor", disable=args.quiet, file=sys.stderr, dynamic_ncols=True) as bar:
+    bars: list[tqdm] = []  # made at the first step: an error before it shows no empty bar
 
-        def progress(what: str, done: int, total: int) -> None:
-            bar.total = total
-            bar.set_description(what, refresh=False)
-            bar.update(done - bar.n)
+    def progress(what: str, done: int, total: int) -> None:
+        if not bars:
+            bars.append(
+                tqdm(total=total, unit="tensor", disable=args.quiet, file=sys.stderr, dynamic_ncols=True)
+            )
+        bars[0].set_description(what, refresh=False)
+        bars[0].update(done - bars[0].n)
 
+    try:
         manifest = build_bundle(args.recipe, args.out, progress)
+    finally:
+        for bar in bars:
+            bar.close()
     size = sum(entry["bytes"] for entry in manifest["files"])
     print(f"{args.out}: {manifest['name']}, {len(manifest['files'])} files, {size / 1e6:.1f} MB")
 

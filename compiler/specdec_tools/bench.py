@@ -150,7 +150,7 @@ def main(argv: list[str] | None = None) -> int:
     except SpecdecError as error:
         if args.json:
             print(json.dumps(error_json(error)))
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return exit_code(error)
     print(json.dumps(report, indent=2) if args.json else table(report))
     return 0

@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     except SpecdecError as error:
         if args.json:
             print(json.dumps(error_json(error)))
-        print(f"error: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return exit_code(error)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -139,7 +139,7 @@ async def _drive_page(args: argparse.Namespace, on_text: OnText, interrupt: Inte
             cancel = lambda: pending.add(loop.create_task(session.cancel()))  # noqa: E731
             interrupt.on_interrupt = lambda: loop.call_soon_threadsafe(cancel)
             if interrupt.seen:
-                raise RequestError("interrupted while the bundle was loading", "specdec-run")
+                raise KeyboardInterrupt  # while the bundle was loading: there is nothing to print
             result = await session.generate(_request(args))
             await asyncio.gather(*pending, return_exceptions=True)
             return result

@@ -124,7 +124,7 @@ class _Assembler:
         """The tensor index of a place of lowered.py."""
         if not isinstance(place, str):
             storage, dtype, shape = place
-            name = f"scratch.{storage}:{dtype}{'x'.join(map(str, shape))}"
+            name = f"scratch.{storage}:{dtype}:{'x'.join(map(str, shape))}"
             return (
                 self.index.get(name, -1)
                 if name in self.index

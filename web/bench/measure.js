@@ -1,0 +1,177 @@
+// The measurements: every number is a slope between R and 3R repetitions in one submit, the least of several tries.
+//
+// Waiting is by mapping a copied word: onSubmittedWorkDone answers in steps of milliseconds.
+
+/** @typedef {import("../executor/webgpu.js").WebGpuExecutor} WebGpuExecutor */
+/** @typedef {import("../executor/types.js").Plan} Plan */
+/** @typedef {{start: number, tries: number, repeats: number}} Options */
+
+/** @param {WebGpuExecutor} executor @param {(pass: GPUComputePassEncoder) => void} encode @returns {Promise<number>} wall ms */
+async function timeOnce(executor, encode) {
+  const { device, buffers } = executor;
+  const staging = executor.stagingOf(256);
+  const began = performance.now();
+  const encoder = device.createCommandEncoder();
+  const pass = encoder.beginComputePass();
+  encode(pass);
+  pass.end();
+  encoder.copyBufferToBuffer(buffers[executor.tensors.get("tokens")?.buffer ?? 0], 0, staging, 0, 16);
+  device.queue.submit([encoder.finish()]);
+  await staging.mapAsync(GPUMapMode.READ, 0, 16);
+  staging.unmap();
+  return performance.now() - began;
+}
+
+/**
+ * Least ms of one repetition, by slope.
+ * @param {WebGpuExecutor} executor @param {(pass: GPUComputePassEncoder) => void} encode @param {number} repeats @param {number} tries
+ */
+async function slope(executor, encode, repeats, tries) {
+  const times = (/** @type {number} */ count) => (/** @type {GPUComputePassEncoder} */ pass) => {
+    for (let i = 0; i < count; i++) encode(pass);
+  };
+  await timeOnce(executor, times(repeats));
+  let few = Infinity;
+  let many = Infinity;
+  for (let i = 0; i < tries; i++) {
+    few = Math.min(few, await timeOnce(executor, times(repeats)));
+    many = Math.min(many, await timeOnce(executor, times(3 * repeats)));
+  }
+  return (many - few) / (2 * repeats);
+}
+
+const READ_WGSL = `
+@group(0) @binding(0) var<storage, read> words: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read_write> out: array<u32>;
+@compute @workgroup_size(256)
+fn stream(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
+  var sum = vec4<u32>(0u);
+  let step = groups.x * 256u;
+  let count = arrayLength(&words);
+  for (var i = id.x; i < count; i += step) { sum += words[i]; }
+  if (sum.x + sum.y + sum.z + sum.w == 12345u) { out[0] = 1u; }
+}`;
+
+/** Read speed over all weight buffers, GB/s: what a weight-bound kernel is compared with. @param {WebGpuExecutor} executor */
+export async function measureRead(executor) {
+  const { device, target, buffers } = executor;
+  const module = device.createShaderModule({ code: READ_WGSL });
+  const pipeline = await device.createComputePipelineAsync({ layout: "auto", compute: { module, entryPoint: "stream" } });
+  const out = device.createBuffer({ size: 16, usage: GPUBufferUsage.STORAGE });
+  let bytes = 0;
+  const groups = target.buffers.flatMap((buffer, i) => {
+    if (buffer.lifetime !== "weight") return [];
+    bytes += buffer.bytes;
+    const entries = [buffers[i], out].map((each, binding) => ({ binding, resource: { buffer: each } }));
+    return [device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries })];
+  });
+  const encode = (/** @type {GPUComputePassEncoder} */ pass) => {
+    pass.setPipeline(pipeline);
+    for (const group of groups) {
+      pass.setBindGroup(0, group);
+      pass.dispatchWorkgroups(2048);
+    }
+  };
+  const ms = await slope(executor, encode, 4, 5);
+  return { bytes, ms, gb_per_s: bytes / ms / 1e6 };
+}
+
+/** @param {WebGpuExecutor} executor @param {Plan} plan @param {number} start @param {number} rows */
+function prepare(executor, plan, start, rows) {
+  /** @type {[string, number, number[]][]} */
+  const writes = [];
+  for (const model of plan.models) {
+    writes.push([`${model.role}.args`, 0, [start, rows, 0, 0]]);
+    writes.push([`${model.role}.page_table`, 0, Array.from({ length: model.num_pages }, (_, i) => i)]);
+  }
+  writes.push(["tokens", 0, Array.from({ length: 64 }, (_, i) => 17 * i + 3)]);
+  executor.write({ kind: "verify", writes, calls: [], reads: [] });
+}
+
+/** Bytes of the weights a program reads. @param {WebGpuExecutor} executor @param {string} name */
+function weightBytes(executor, name) {
+  const { target } = executor;
+  const program = target.programs.find((each) => each.name === name);
+  const used = new Set((program?.dispatches ?? []).flatMap(({ tensors }) => tensors));
+  let bytes = 0;
+  for (const index of used) {
+    const tensor = target.tensors[index];
+    if (target.buffers[tensor.buffer].lifetime === "weight") bytes += executor.tensors.get(tensor.name)?.bytes ?? 0;
+  }
+  return bytes;
+}
+
+/** ms of every whole program, interleaved over the tries. @param {WebGpuExecutor} executor @param {Plan} plan @param {Options} options */
+export async function measurePasses(executor, plan, options) {
+  const rows = [];
+  for (const program of executor.target.programs) {
+    if (program.name.includes("score")) continue;
+    prepare(executor, plan, options.start, program.width);
+    const ms = await slope(executor, (pass) => executor.encode(pass, program.name), options.repeats, options.tries);
+    rows.push({
+      program: program.name,
+      width: program.width,
+      dispatches: program.dispatches.length,
+      ms,
+      weight_bytes: weightBytes(executor, program.name),
+    });
+  }
+  return rows;
+}
+
+/** Wall time of real submits with their readback: a plain step, and a round of k drafts and a verify. */
+export async function measureRounds(
+  /** @type {WebGpuExecutor} */ executor,
+  /** @type {Plan} */ plan,
+  /** @type {Options} */ options,
+) {
+  const { start, tries } = options;
+  const hasDraft = plan.models.length > 1;
+  const kinds = [{ name: "plain", rows: 1, k: 0 }];
+  for (const k of [1, 3, 7]) {
+    kinds.push({ name: `verify ${k + 1} rows`, rows: k + 1, k: 0 });
+    if (hasDraft) kinds.push({ name: `draft ${k} and verify`, rows: k + 1, k });
+  }
+  const best = kinds.map(() => Infinity);
+  for (let i = 0; i < 4 * tries; i++) {
+    for (const [at, { rows, k }] of kinds.entries()) {
+      /** @type {[string, number, number[]][]} */
+      const writes = [["target.args", 0, [start, rows, 0, 0]]];
+      if (k) writes.push(["draft.args", 0, [start, 1, 1, 0]]);
+      const calls = [...Array.from({ length: k }, () => "draft.step_1"), `target.verify_${rows}`];
+      const began = performance.now();
+      await executor.submit({ kind: "round", writes, calls, reads: [["target.out", 0, 2 * rows], ["tokens", start, rows]] });
+      best[at] = Math.min(best[at], performance.now() - began);
+    }
+  }
+  return kinds.map((kind, at) => ({ ...kind, ms: best[at] }));
+}
+
+/** Microseconds of each kernel: all its dispatches in a program back to back (other layers, other weights), by slope. */
+export async function measureKernels(
+  /** @type {WebGpuExecutor} */ executor,
+  /** @type {Plan} */ plan,
+  /** @type {Options} */ options,
+) {
+  const rows = [];
+  for (const program of executor.target.programs) {
+    if (!/target\.(verify_[18]|prefill)$/.test(program.name)) continue;
+    prepare(executor, plan, options.start, program.width);
+    const dispatches = executor.programs.get(program.name) ?? [];
+    for (const kernel of new Set(program.dispatches.map((each) => each.kernel))) {
+      const mine = dispatches.filter((_, i) => program.dispatches[i].kernel === kernel);
+      const encode = (/** @type {GPUComputePassEncoder} */ pass) => {
+        pass.setPipeline(mine[0].pipeline);
+        for (const { group, grid } of mine) {
+          pass.setBindGroup(0, group);
+          pass.dispatchWorkgroups(grid[0], grid[1], grid[2]);
+        }
+      };
+      const repeats = Math.max(1, Math.round((100 * options.repeats) / mine.length));
+      const ms = await slope(executor, encode, Math.min(repeats, 200), 3);
+      const { name, params } = executor.target.kernels[kernel];
+      rows.push({ program: program.name, kernel: name, params, count: mine.length, us: (1000 * ms) / mine.length });
+    }
+  }
+  return rows;
+}
