@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-from specdec_compiler.emit.code import build_native, build_wasm
 
 from .jobs import ALIGN, Arrays, Batch, Job, serialize
 
@@ -17,10 +16,10 @@ CANARY = 64  # bytes behind each buffer that must keep their value
 CANARY_BYTE = 0xA5
 
 
-def run_native(batch: Batch, folder: Path) -> list[Arrays]:
-    """Every job on this CPU, in this process."""
+def run_native(batch: Batch, code: bytes, folder: Path) -> list[Arrays]:
+    """Every job on this CPU, in this process; `code` is the shared library."""
     path = folder / "kernels.so"
-    path.write_bytes(build_native(batch.instances))
+    path.write_bytes(code)
     library = ctypes.CDLL(str(path))
     return [_run_job(library, job) for job in batch.jobs]
 
@@ -51,12 +50,12 @@ class _Memory:
         return self.raw[: self.size].copy().view(dtype)
 
 
-def run_wasm(batch: Batch, folder: Path) -> list[Arrays]:
-    """Every job of the WASM module, in one Node process."""
+def run_wasm(batch: Batch, code: bytes, folder: Path) -> list[Arrays]:
+    """Every job in one Node process; `code` is the WASM module."""
     node = shutil.which("node")
     assert node, "there is no node on PATH: install nodejs (18 or later)"
     module, jobs, results = folder / "kernels.wasm", folder / "wasm.jobs", folder / "wasm.results"
-    module.write_bytes(build_wasm(batch.instances))
+    module.write_bytes(code)
     jobs.write_bytes(serialize(batch, {"canary": [CANARY, CANARY_BYTE]}))
     command = [node, str(RUNNER), str(module), str(jobs), str(results)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)

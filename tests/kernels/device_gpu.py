@@ -11,21 +11,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
-from specdec_compiler.emit.code import build_wgsl
-from specdec_compiler.kernels import OPS
 from specdec_compiler.passes.lower import Wgsl
 from specdec_tools.browser import BrowserOptions, browser_running
 
 from .jobs import Arrays, Batch, Job, serialize
 
 SCRIPT = Path(__file__).with_name("run_webgpu.js")
-BATCH_BYTES = 32 << 20  # of results, read back at once
+SUBMIT_JOBS = 50  # large submits cost wgpu more than they save
 PAGE_S = 300.0
 
 
-def run_lavapipe(batch: Batch, folder: Path) -> list[Arrays]:
+def run_lavapipe(batch: Batch, code: dict[str, Wgsl], folder: Path) -> list[Arrays]:
     """Every job through wgpu-native on Mesa's software Vulkan."""
-    return _Lavapipe(build_wgsl(batch.instances)).run(batch)
+    return _Lavapipe(code).run(batch)
 
 
 class _Lavapipe:
@@ -48,19 +46,14 @@ class _Lavapipe:
         return self.device.create_compute_pipeline(layout="auto", compute=compute)
 
     def run(self, batch: Batch) -> list[Arrays]:
-        results, pending, size = [], [], 0
-        for job in batch.jobs:
-            pending.append(job)
-            size += sum(job.buffers[name].nbytes for name in job.reads)
-            if size > BATCH_BYTES:
-                results.append(self._submit(pending, size))
-                pending, size = [], 0
-        results.append(self._submit(pending, size))
-        return batch.outputs(b"".join(results))
+        jobs = batch.jobs
+        groups = [jobs[i : i + SUBMIT_JOBS] for i in range(0, len(jobs), SUBMIT_JOBS)]
+        return batch.outputs(b"".join(self._submit(group) for group in groups))
 
-    def _submit(self, jobs: list[Job], size: int) -> bytes:
+    def _submit(self, jobs: list[Job]) -> bytes:
         usage = self.wgpu.BufferUsage
-        staging = self.device.create_buffer(size=max(size, 4), usage=usage.MAP_READ | usage.COPY_DST)
+        size = sum(job.buffers[name].nbytes for job in jobs for name in job.reads)
+        staging = self.device.create_buffer(size=size, usage=usage.MAP_READ | usage.COPY_DST)
         encoder, at = self.device.create_command_encoder(), 0
         for job in jobs:
             buffers = {name: self._buffer(array, name in job.reads) for name, array in job.buffers.items()}
@@ -73,7 +66,7 @@ class _Lavapipe:
         staging.map_sync("READ")
         data = bytes(staging.read_mapped())
         staging.destroy()
-        return data[:size]
+        return data
 
     def _buffer(self, array: np.ndarray, written: bool):
         key = array.tobytes()
@@ -99,12 +92,11 @@ class _Lavapipe:
         compute.end()
 
 
-def run_chromium(batch: Batch, folder: Path) -> list[Arrays]:
+def run_chromium(batch: Batch, code: dict[str, Wgsl], folder: Path) -> list[Arrays]:
     """Every job in one page of a headless Chromium."""
     kernels = {}
-    for name, kernel in build_wgsl(batch.instances).items():
-        args = [arg for arg, _ in OPS[batch.instances[name][0]].args]
-        order = [args.index(arg) for arg in kernel.bindings]
+    for name, kernel in code.items():
+        order = [batch.arguments[name].index(arg) for arg in kernel.bindings]
         kernels[name] = {"text": kernel.text, "entry": kernel.entry, "bindings": order, "grid": kernel.grid}
     data = serialize(batch, {"kernels": kernels})
     with _Exchange(data) as exchange:
@@ -126,8 +118,12 @@ class _Exchange:
 
     def __init__(self, data: bytes):
         self.result = b""
-        exchange, files = self, {"/": (b"<!doctype html>", "text/html"), "/jobs": (data, "application/octet-stream")}
-        files["/run_webgpu.js"] = (SCRIPT.read_bytes(), "text/javascript")
+        exchange = self
+        files = {
+            "/": (b"<!doctype html>", "text/html"),
+            "/run_webgpu.js": (SCRIPT.read_bytes(), "text/javascript"),
+            "/jobs": (data, "application/octet-stream"),
+        }
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self):

@@ -44,6 +44,7 @@ class Spec:
     op: str
     params: dict[str, int | str]
     position: int = 0
+    widths: tuple[int, ...] = WIDTHS
 
     @property
     def like(self) -> str:
@@ -66,8 +67,7 @@ class Run:
 
 def runs(spec: Spec) -> list[Run]:
     """Every slot of every width, all rows valid; and with the probe as the last valid row."""
-    widths = HEAD_WIDTHS if spec.like in ("argmax", "score") else WIDTHS
-    found = [Run(width, slot, width) for width in widths for slot in range(width)]
+    found = [Run(width, slot, width) for width in spec.widths for slot in range(width)]
     found += [replace(run, rows=run.slot + 1) for run in found if run.slot + 1 < run.width <= 8]
     return [run for run in found if spec.like not in POSITIONAL or run.slot <= spec.position]
 
@@ -144,17 +144,16 @@ def mismatches(spec: Spec, called: list[Work], results: list[Arrays]) -> list[st
     return wrong
 
 
-def _heads(h: int, kv: int, d: int, s: int) -> dict[str, int | str]:
+def heads(h: int, kv: int, d: int, s: int) -> dict[str, int | str]:
     return {"h": h, "kv": kv, "d": d, "s": s, "ctx": 576, "pages": 576 // s}
 
 
-SMALL, GROUPED = _heads(2, 1, 16, 16), _heads(3, 1, 64, 64)
+SMALL, GROUPED = heads(2, 1, 16, 16), heads(3, 1, 64, 64)
 SPECS = [
     Spec("embed", {"n": 301, "k": 64, "fmt": "q4", "tokens": 600}, 40),
     Spec("embed", {"n": 301, "k": 576, "fmt": "q8", "tokens": 600}, 257),
     *(Spec("norm_quantize", {"k": k, "eps": EPS}) for k in (64, 576, 1536)),
-    *(Spec("linear", {"n": 20, "k": k, "fmt": fmt}) for k in (64, 576, 1536) for fmt in ("q4", "q8")),
-    Spec("linear", {"n": 320, "k": 64, "fmt": "q8"}),
+    *(Spec("linear", {"n": 20, "k": k, "fmt": fmt}) for k, fmt in ((64, "q4"), (576, "q8"), (1536, "q4"))),
     *(Spec("linear_add", {"n": 20, "k": k, "fmt": fmt}) for k, fmt in ((576, "q4"), (1536, "q8"))),
     *(Spec("rope_append", SMALL, position) for position in (0, 255, 256)),
     Spec("rope_append", GROUPED, 257),
@@ -164,6 +163,6 @@ SPECS = [
     Spec("silu_mul_quantize", {"k": 1536}),
     Spec("concat2", {"parts": "4x64"}),
     Spec("concat3", {"parts": "64x4x36"}),
-    Spec("argmax", {"n": 301, "padded": 320}),
-    Spec("score", {"n": 301, "padded": 320}),
+    Spec("argmax", {"n": 301, "padded": 320}, widths=HEAD_WIDTHS),
+    Spec("score", {"n": 301, "padded": 320}, widths=HEAD_WIDTHS),
 ]

@@ -19,7 +19,7 @@ Arrays = dict[str, np.ndarray]
 ALIGN = 256  # a multiple of the plan's alignment of tensors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Work:
     """One call of an op: `arrays` holds every argument's content before the call, outputs included."""
 
@@ -28,7 +28,7 @@ class Work:
     arrays: Arrays
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Job:
     """steps: (kernel, slot of each argument); slots are buffers by name; reads: the slots whose content comes back."""
 
@@ -37,13 +37,14 @@ class Job:
     reads: tuple[str, ...]
 
 
-@dataclass
+@dataclass(repr=False)
 class Batch:
-    """All jobs of a device and the kernel instances they need."""
+    """All jobs of a device, and the kernel instances they need with their arguments' names."""
 
     gpu: bool
     jobs: list[Job] = field(default_factory=list)
     instances: dict[str, tuple[str, Params]] = field(default_factory=dict)
+    arguments: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, work: Work) -> int:
         """Append a job; gives its index."""
@@ -64,7 +65,8 @@ class Batch:
     def _step(self, op: str, params: Params) -> tuple[str, tuple[str, ...]]:
         name = kernel_name(op, params)
         self.instances[name] = (op, params)
-        return name, tuple(arg for arg, _ in OPS[op].args)
+        self.arguments[name] = tuple(arg for arg, _ in OPS[op].args)
+        return name, self.arguments[name]
 
     def outputs(self, data: bytes) -> list[Arrays]:
         """The concatenated reads of all jobs, cut up again."""

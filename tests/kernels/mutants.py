@@ -12,7 +12,7 @@ from specdec_compiler.kernels import OPS, Op, Params
 from specdec_compiler.kernels import attention as attention_file
 from specdec_compiler.kernels import linear as linear_file
 
-from .invariance import SMALL, Spec
+from .invariance import Spec, heads
 
 K = 1536
 GROUPS = K // 32
@@ -54,6 +54,6 @@ _CHANGES = {
 }
 MUTANTS = {f"mutant_{op}": _mutant(op, *changes) for op, changes in _CHANGES.items()}
 MUTANT_SPECS = [
-    Spec("mutant_linear", {"n": 20, "k": K, "fmt": "q4"}),
-    Spec("mutant_attention", SMALL, 256),
+    Spec("mutant_linear", {"n": 20, "k": K, "fmt": "q4"}, widths=(1, 2)),
+    Spec("mutant_attention", heads(16, 4, 16, 16), 256, widths=(1, 2)),
 ]

@@ -35,49 +35,79 @@ from .ir import (
 LEVELS = {"cpu": 32767.0, "gpu": 127.0}
 
 
+# Magnitudes are compared as integers: the bits of |x| order like |x|, and NaN is above Inf above the rest. A float maximum may drop a
+# NaN (TVM's, WGSL's), and a damaged row would go on as zeros with finite logits.
+MAGNITUDE_BITS = 0x7FFFFFFF
+NOT_FINITE_BITS = 0x7F800000  # Inf and above
+QUIET_NAN_BITS = 0x7FC00000
+LEAST_SCALE = 1e-37  # a smaller scale gives codes 0: near 1.2e-38 and below, 1 / scale overflows or GPUs flush to 0
+
+
+def _emit_scale(peak_bits, levels: float, numbers) -> None:
+    """numbers[0] = scale, NaN for a group that is not finite; numbers[1] = 1 / scale, or 0."""
+    fine = peak_bits < T.int32(NOT_FINITE_BITS)
+    scale = T.reinterpret("float32", peak_bits) / f32(levels)
+    nan = T.reinterpret("float32", T.bitwise_or(peak_bits, T.int32(QUIET_NAN_BITS)))
+    store(numbers, 0, T.Select(fine, scale, nan))
+    usable = T.And(fine, numbers[0] >= f32(LEAST_SCALE))
+    store(numbers, 1, T.Select(usable, f32(1.0) / T.max(numbers[0], f32(LEAST_SCALE)), f32(0)))
+
+
+def _emit_sum(peak_bits, numbers, total, xs, group_at) -> None:
+    """Write (scale, scale * sum of codes); both NaN for a group that is not finite."""
+    fine = peak_bits < T.int32(NOT_FINITE_BITS)
+    store(xs, group_at * 2, numbers[0])
+    product = numbers[0] * T.cast(total, "float32")
+    store(xs, group_at * 2 + 1, T.Select(fine, product, numbers[0]))
+
+
 def _emit_group_cpu(value: Callable, xq, xs, at, group_at) -> None:
     """Quantize 32 values to xq[at..], with (scale, sum) at xs[2 * group_at]; value(i) gives elements 4i..4i+3.
 
     Loops and a local array, not unrolled expressions: TVM would copy each value into every use.
     """
-    values, peak, total = local(8, F32X4), local(1, F32X4), local(1, I32X4)
-    store(peak, 0, splat(f32(0)))
+    values, numbers = local(8, F32X4), local(2, "float32")
+    peak, total, codes = local(1, I32X4), local(1, I32X4), local(1, I32X4)
+    ints = local(2, "int32")  # bits of the largest magnitude; all ones, or 0 where values are not finite
+    store(peak, 0, splat(T.int32(0)))
     store(total, 0, splat(T.int32(0)))
     with T.serial(0, 8) as i:
         store(values, i, value(i))
-        store(peak, 0, T.max(peak[0], T.abs(values[i])))
-    numbers = local(2, "float32")  # scale, 1 / scale
-    store(numbers, 0, max_lanes(peak[0]) / f32(LEVELS["cpu"]))
-    store(numbers, 1, T.Select(numbers[0] > f32(0), f32(1.0) / numbers[0], f32(0)))
-    codes = local(1, I32X4)
+        magnitude = T.bitwise_and(T.reinterpret(I32X4, values[i]), splat(T.int32(MAGNITUDE_BITS)))
+        store(peak, 0, T.max(peak[0], magnitude))
+    store(ints, 0, max_lanes(peak[0]))
+    _emit_scale(ints[0], LEVELS["cpu"], numbers)
+    # NaN to int is undefined, and differs between WASM and this CPU: such a group's codes are 0
+    store(ints, 1, T.Select(ints[0] < T.int32(NOT_FINITE_BITS), T.int32(-1), T.int32(0)))
     with T.serial(0, 8) as i:
-        store(codes, 0, T.cast(T.nearbyint(values[i] * splat(numbers[1])), I32X4))
+        finite = T.reinterpret(F32X4, T.bitwise_and(T.reinterpret(I32X4, values[i]), splat(ints[1])))
+        store(codes, 0, T.cast(T.nearbyint(finite * splat(numbers[1])), I32X4))
         store(total, 0, total[0] + codes[0])
         store4(xq, at + 4 * i, T.cast(codes[0], "int16x4"))
-    store(xs, group_at * 2, numbers[0])
-    store(xs, group_at * 2 + 1, numbers[0] * T.cast(sum_lanes(total[0]), "float32"))
+    _emit_sum(ints[0], numbers, sum_lanes(total[0]), xs, group_at)
 
 
 def _emit_group_gpu(value: Callable, xq, xs, group_at) -> None:
     """Quantize 32 values by one thread: value(i) reads the i-th; it is read twice, so that it stays out of registers."""
-    peak = local(1, "float32")
-    total = local(1, "int32")
-    store(peak, 0, f32(0))
+    peak, total, code = local(1, "int32"), local(1, "int32"), local(1, "int32")
+    numbers = local(2, "float32")
+    store(peak, 0, T.int32(0))
     store(total, 0, T.int32(0))
     with T.serial(0, GROUP) as i:
-        store(peak, 0, T.max(peak[0], T.abs(value(i))))
-    scale = T.bind(peak[0] / f32(LEVELS["gpu"]))
-    inverse = T.bind(T.Select(scale > f32(0), f32(1.0) / T.max(scale, f32(1e-38)), f32(0)))
+        magnitude = T.bitwise_and(T.reinterpret("int32", value(i)), T.int32(MAGNITUDE_BITS))
+        store(peak, 0, T.max(peak[0], magnitude))
+    _emit_scale(peak[0], LEVELS["gpu"], numbers)
     with T.serial(0, GROUP // 8) as eight:
         for half, order in enumerate(((0, 4, 1, 5), (2, 6, 3, 7))):
-            word = T.int32(0)
+            word = local(1, "int32")
+            store(word, 0, T.int32(0))
             for byte, k in enumerate(order):
-                code = T.bind(T.cast(T.round(value(eight * 8 + k) * inverse), "int32"))
-                store(total, 0, total[0] + code)
-                word = T.bitwise_or(word, T.shift_left(T.bitwise_and(code, T.int32(255)), T.int32(8 * byte)))
-            store(xq, group_at * 8 + eight * 2 + half, word)
-    store(xs, group_at * 2, scale)
-    store(xs, group_at * 2 + 1, scale * T.cast(total[0], "float32"))
+                store(code, 0, T.cast(T.round(value(eight * 8 + k) * numbers[1]), "int32"))
+                store(total, 0, total[0] + code[0])
+                moved = T.shift_left(T.bitwise_and(code[0], T.int32(255)), T.int32(8 * byte))
+                store(word, 0, T.bitwise_or(word[0], moved))
+            store(xq, group_at * 8 + eight * 2 + half, word[0])
+    _emit_sum(peak[0], numbers, total[0], xs, group_at)
 
 
 def _outputs(m: int, k: int, device: str) -> list[tuple[str, int, str]]:

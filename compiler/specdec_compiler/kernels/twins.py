@@ -98,7 +98,7 @@ def _quantized(values: np.ndarray, levels: int) -> dict[str, np.ndarray]:
     scale = np.abs(groups).max(axis=2) / levels
     divisor = np.where((scale > 0) & np.isfinite(scale), scale, np.inf)[:, :, None]
     quotients = np.where(np.isfinite(groups), groups, 0) / divisor
-    sums = scale * np.rint(quotients).sum(axis=2)
+    sums = np.where(np.isfinite(scale), scale, 0) * np.rint(quotients).sum(axis=2)
     return {"xq": quotients.reshape(values.shape), "xs": np.stack([scale, sums], axis=2)}
 
 
