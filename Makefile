@@ -17,7 +17,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 run: $(VENV)/.browser $(BUNDLE)/manifest.json ## answer PROMPT="..." in headless Chromium, streamed to this terminal
-	@$(BIN)/specdec-run $(BUNDLE) --backend wasm --drafter chain --k 3 --max-tokens 200 --prompt "$$PROMPT"
+	@$(BIN)/specdec-run $(BUNDLE) --backend wasm --drafter ngram --k 4 --max-tokens 200 --prompt "$$PROMPT"
 
 test: setup ## everything CI checks
 	@$(MAKE) --no-print-directory check

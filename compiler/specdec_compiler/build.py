@@ -67,6 +67,10 @@ def _check_architecture(spec: ModelSpec) -> None:
         raise ArtifactError(
             f"architecture {c.architecture!r} is not supported", c.name, f"use one of: {known}"
         )
+    if c.head_dim > 256:
+        raise ArtifactError(
+            f"head_dim is {c.head_dim}, the kernels take up to 256", c.name, "use another model"
+        )
     for what, value, multiple in (("head_dim", c.head_dim, 16), ("hidden", c.hidden, 32), ("ffn", c.ffn, 32)):
         if value % multiple:
             message = f"{what} is {value}, but the kernels need a multiple of {multiple}"

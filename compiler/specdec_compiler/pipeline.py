@@ -13,8 +13,8 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from .passes.fuse import FuseProducers
-from .passes.target_ops import SplitAttention, WidenCodes
+from .passes.fuse import FuseGpu, FuseProducers
+from .passes.target_ops import SplitArgmax, SplitAttention, WidenCodes
 
 PHASES = ("import", "fuse", "target", "memory")
 
@@ -24,7 +24,7 @@ def phases(target: str) -> list[tuple[str, list]]:
     return [
         ("import", []),
         ("fuse", [FuseProducers]),
-        ("target", [SplitAttention] if target == "gpu" else [WidenCodes]),
+        ("target", [SplitAttention, SplitArgmax, FuseGpu] if target == "gpu" else [WidenCodes]),
         (
             "memory",
             [

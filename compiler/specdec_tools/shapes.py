@@ -69,9 +69,9 @@ def weight_tensors(part: Part) -> list[tuple[str, str, tuple[int, ...]]]:
     tensors: list[tuple[str, str, tuple[int, ...]]] = [("rope", "float32", (c.max_context, c.head_dim))]
 
     def matrix(name: str, n: int, k: int) -> None:
-        words, scales = ((4, 4), (2, 4)) if c.formats.by_name[name] == "q4" else ((8, 4), (1, 4))
-        tensors.append((f"{name}.w", "uint32", (n // 4, k // 32, *words)))
-        tensors.append((f"{name}.ws", "float32", (n // 4, k // 32, *scales)))
+        chunks, scales = (4, 2) if c.formats.by_name[name] == "q4" else (8, 1)
+        tensors.append((f"{name}.w", "uint32", (n // 4, chunks, k // 32, 4)))
+        tensors.append((f"{name}.ws", "float32", (n // 4, scales, k // 32, 4)))
 
     matrix("embed", c.padded_vocab, c.hidden)
     for i in range(c.num_layers):

@@ -42,9 +42,9 @@ class Matrix(nn.Module):
     def __init__(self, n: int, k: int, fmt: str):
         self.n, self.k, self.fmt = n, k, fmt
         blocks, groups = n // 4, k // GROUP
-        words, scales = ((4, 4), (2, 4)) if fmt == "q4" else ((8, 4), (1, 4))
-        self.w = nn.Parameter((blocks, groups, *words), "uint32")
-        self.ws = nn.Parameter((blocks, groups, *scales), "float32")
+        chunks, scales = (4, 2) if fmt == "q4" else (8, 1)
+        self.w = nn.Parameter((blocks, chunks, groups, 4), "uint32")
+        self.ws = nn.Parameter((blocks, scales, groups, 4), "float32")
 
     def forward(self, args: nn.Tensor, codes: nn.Tensor, scales: nn.Tensor) -> nn.Tensor:
         m = rows(codes)

@@ -8,7 +8,7 @@ import { findAdapter } from "../executor/device.js";
 import { loadPlan } from "../executor/plan.js";
 import { WebGpuExecutor } from "../executor/webgpu.js";
 import { fillWeights } from "./fill.js";
-import { measureKernels, measurePasses, measureRead, measureRounds } from "./measure.js";
+import { measureKernels, measurePasses, measureRead, measureRounds, measureStep } from "./measure.js";
 
 /** @param {string} path @param {unknown} body */
 async function post(path, body) {
@@ -55,6 +55,7 @@ async function run(query) {
     resident_bytes: target.buffers.reduce((sum, { bytes }) => sum + bytes, 0),
     read: await measureRead(executor),
     passes: await measurePasses(executor, plan, options),
+    step: await measureStep(executor, plan, options),
     rounds: await measureRounds(executor, plan, options),
     kernels: query.get("kernels") === "0" ? [] : await measureKernels(executor, plan, options),
   };

@@ -175,3 +175,51 @@ export async function measureKernels(
   }
   return rows;
 }
+
+/**
+ * Where the wall time of one plain step goes, and what cutting its one submit into several would give.
+ * @param {WebGpuExecutor} executor @param {Plan} plan @param {Options} options
+ */
+export async function measureStep(executor, plan, options) {
+  prepare(executor, plan, options.start, 1);
+  const { device, buffers } = executor;
+  const dispatches = executor.programs.get("target.verify_1") ?? [];
+  const staging = executor.stagingOf(256);
+  const out = buffers[executor.tensors.get("target.out")?.buffer ?? 0];
+  const rows = [];
+  for (const parts of [1, 2, 4, 8]) {
+    let best = { parts, encode_ms: Infinity, submit_ms: Infinity, wait_ms: Infinity, total_ms: Infinity };
+    for (let i = 0; i < 6 * options.tries; i++) {
+      let encodeMs = 0;
+      let submitMs = 0;
+      const began = performance.now();
+      const size = Math.ceil(dispatches.length / parts);
+      for (let part = 0; part < parts; part++) {
+        const start = performance.now();
+        const encoder = device.createCommandEncoder();
+        const pass = encoder.beginComputePass();
+        for (const { pipeline, group, grid } of dispatches.slice(part * size, (part + 1) * size)) {
+          pass.setPipeline(pipeline);
+          pass.setBindGroup(0, group);
+          pass.dispatchWorkgroups(grid[0], grid[1], grid[2]);
+        }
+        pass.end();
+        if (part === parts - 1) encoder.copyBufferToBuffer(out, 0, staging, 0, 64);
+        const command = encoder.finish();
+        const encoded = performance.now();
+        device.queue.submit([command]);
+        submitMs += performance.now() - encoded;
+        encodeMs += encoded - start;
+      }
+      const waiting = performance.now();
+      await staging.mapAsync(GPUMapMode.READ, 0, 64);
+      const ended = performance.now();
+      staging.unmap();
+      if (ended - began < best.total_ms) {
+        best = { parts, encode_ms: encodeMs, submit_ms: submitMs, wait_ms: ended - waiting, total_ms: ended - began };
+      }
+    }
+    rows.push(best);
+  }
+  return rows;
+}

@@ -108,12 +108,15 @@ class NullWriter:
 
 
 def packed_matrix(weight: QuantWeight, pad_to: int = 4) -> dict[str, np.ndarray]:
-    """The tensors of one matrix: w uint32 [N/4, K/32, c, 4]; ws f32 [N/4, K/32, 2 (scale, minimum) or 1, 4]."""
+    """The tensors of one matrix: w uint32 [N/4, c, K/32, 4]; ws f32 [N/4, 2 (scale, minimum) or 1, K/32, 4].
+
+    The groups of one chunk lie side by side: neighbouring GPU threads, one group each, read neighbouring 16 bytes.
+    """
     if weight.format == "q4":
         parts = pack_q4(weight, pad_to)
-        return {"w": parts["w"], "ws": np.stack([parts["s"], parts["m"]], axis=2)}
+        return {"w": parts["w"].swapaxes(1, 2), "ws": np.stack([parts["s"], parts["m"]], axis=1)}
     parts = pack_q8(weight, pad_to)
-    return {"w": _device_order(parts["w"]), "ws": parts["s"][:, :, None, :]}
+    return {"w": _device_order(parts["w"]).swapaxes(1, 2), "ws": parts["s"][:, None]}
 
 
 def _device_order(w: np.ndarray) -> np.ndarray:

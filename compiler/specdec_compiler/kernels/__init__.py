@@ -1,12 +1,12 @@
 """Every kernel the compiler knows, by op name. One op a file or a small family; the NumPy twins live in twins.py."""
 
-from .attention import ATTENTION, ATTENTION_MERGE, ATTENTION_SPLIT
+from .attention import ATTENTION, ATTENTION_MERGE, ATTENTION_MERGE_QUANTIZE, ATTENTION_SPLIT
 from .base import Op, Params, kernel_name
 from .embed import CONCAT2, CONCAT3, EMBED
 from .linear import LINEAR, LINEAR_ADD
 from .quantize import NORM_QUANTIZE, QUANTIZE, SILU_MUL_QUANTIZE
 from .rope import ROPE_APPEND
-from .select import ADVANCE, ARGMAX, SCORE
+from .select import ADVANCE, ARGMAX, ARGMAX_MERGE, ARGMAX_SPLIT, SCORE
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -19,11 +19,14 @@ OPS: dict[str, Op] = {
         ATTENTION,
         ATTENTION_SPLIT,
         ATTENTION_MERGE,
+        ATTENTION_MERGE_QUANTIZE,
         QUANTIZE,
         SILU_MUL_QUANTIZE,
         CONCAT2,
         CONCAT3,
         ARGMAX,
+        ARGMAX_SPLIT,
+        ARGMAX_MERGE,
         ADVANCE,
         SCORE,
     )

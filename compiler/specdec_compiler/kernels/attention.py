@@ -1,16 +1,16 @@
 """Causal attention over paged K and V: KV split every 256 absolute positions, splits merged in ascending order. Row-invariant.
 
-One row's result depends on its own position and the pages only: in a split, scores, their maximum, exp, sum and the weighted sum of
-V run in ascending position; then (max, sum, acc) of the splits are merged as in flash decoding (Dao et al. 2023). The CPU form is one
-kernel; the GPU form is attention_split (a workgroup per row, head, split) and attention_merge. V slots past the row are never read,
-K slots past it only under a select: stale pages cannot leak in.
+One row's result depends on its own position and the pages only: in a split, scores, their maximum, exp, sum and the weighted
+sum of V run in ascending position; then (max, sum, acc) of the splits are merged as in flash decoding (Dao et al. 2023). The
+CPU form is one kernel; the GPU form is attention_split (a workgroup per row, head, split) and attention_merge. V slots
+past the row are never used, K slots past it only under a select: stale pages cannot leak in.
 """
 
 from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, SPLIT, Op, Params, ceil_div
+from .base import ARGS, SPLIT, Op, Params, ceil_div, cpu_only, gpu_only
 from .ir import (
     F32X4,
     barrier,
@@ -30,6 +30,7 @@ from .ir import (
     threads,
     when,
 )
+from .quantize import words_gpu
 from .rope import kv_elements
 
 NEGATIVE = -3.0e38  # below every score; exp of it minus any maximum is 0
@@ -168,13 +169,12 @@ def _cpu(name: str, p: Params):
     return prim_func(name, [*_inputs(p), ("out", m * h * d, "float32")], body)
 
 
-def _cpu_only(name: str, p: Params):
-    raise NotImplementedError(f"{name}: the GPU form is attention_split and attention_merge")
-
-
 # --- GPU ---------------------------------------------------------------------------------------------------------------
 
-THREADS = 64
+THREADS = (
+    256  # one thread a position of the split while scoring; D threads times THREADS / D parts while summing V
+)
+STEP = 8  # positions (or dimensions) whose loads are in flight together
 
 
 def num_splits(context: int) -> int:
@@ -197,95 +197,142 @@ def _tree(red, tx, combine) -> None:
         step //= 2
 
 
+def _lanes(d: int) -> int:
+    """Threads across the head dimension while summing V: the power of two at or above it."""
+    return 1 << (d - 1).bit_length()
+
+
+def _gpu_score(q, k_pages, page_table, acc, q_at, kv_head, base, at, p: Params) -> None:
+    """acc[0] = q . k / sqrt(D) of one position, summed in ascending dimension."""
+    _, _, kv, d, s, _ = _shapes(p)
+    page = T.bind(page_table[T.truncdiv(base + at, s)])
+    key = T.bind((page * kv + kv_head) * d * s + T.truncmod(base + at, s))
+    with T.serial(0, d // STEP) as step:
+        for j in range(STEP):
+            i = step * STEP + j
+            store(acc, 0, fma(q[q_at + i], k_pages[key + i * s], acc[0]))
+    store(acc, 0, acc[0] * f32(d**-0.5))
+
+
+def _gpu_values(v_pages, page_table, scores, acc, kv_head, base, count, i, part, p: Params) -> None:
+    """acc[0] = sum of weight * V[i] over the part's positions, ascending. Slots past count are read (their page is
+    mapped somewhere) but selected away: a stale NaN must not meet a zero weight."""
+    _, _, kv, d, s, _ = _shapes(p)
+    chunk = SPLIT * _lanes(d) // THREADS
+    first = T.bind(part * chunk)
+    steps = T.max(T.min(T.truncdiv(count - first + (STEP - 1), STEP), chunk // STEP), 0)
+    with T.serial(0, steps) as step:
+        at = T.bind(first + step * STEP)
+        page = T.bind(page_table[T.truncdiv(base + at, s)])
+        value = T.bind(((page * kv + kv_head) * s + T.truncmod(base + at, s)) * d + i)
+        for j in range(STEP):
+            inside = T.Select(at + j < count, v_pages[value + j * d], f32(0))
+            store(acc, 0, fma(scores[at + j], inside, acc[0]))
+
+
 def _split_gpu(name: str, p: Params):
-    m, h, kv, d, s, ctx = _shapes(p)
-    splits, each = num_splits(ctx), SPLIT // THREADS
+    m, h, kv, d, _, ctx = _shapes(p)
+    splits, lanes = num_splits(ctx), _lanes(d)
 
     def body(args, q, page_table, k_pages, v_pages, partial):
         with threads(splits, h, m, THREADS) as (split, head, row, tx):
             scores, red = shared(SPLIT, "float32"), shared(THREADS, "float32")
-            peak, total, acc = local(1, "float32"), local(1, "float32"), local(1, "float32")
+            acc, peak, total = local(1, "float32"), local(1, "float32"), local(1, "float32")
             base, kv_head = T.bind(split * SPLIT), T.bind(T.truncdiv(head, h // kv))
             length = T.bind(T.Select(row < args[1], args[0] + row + 1, 0))
             count = T.bind(T.max(T.min(length - base, SPLIT), 0))
-            store(peak, 0, f32(NEGATIVE))
-            for j in range(each):
-                at = T.bind(j * THREADS + tx)
-                store(acc, 0, f32(0))
-                with when(at < count):
-                    page = T.bind(page_table[T.truncdiv(base + at, s)])
-                    key = T.bind((page * kv + kv_head) * d * s + T.truncmod(base + at, s))
-                    with T.serial(0, d) as i:
-                        store(acc, 0, fma(q[(row * h + head) * d + i], k_pages[key + i * s], acc[0]))
-                    store(acc, 0, acc[0] * f32(d**-0.5))
-                    store(peak, 0, T.max(peak[0], acc[0]))
-                store(scores, at, acc[0])
-            store(red, tx, peak[0])
+            store(acc, 0, f32(0))
+            with when(tx < count):
+                _gpu_score(q, k_pages, page_table, acc, (row * h + head) * d, kv_head, base, tx, p)
+            store(peak, 0, acc[0])
+            store(red, tx, T.Select(tx < count, acc[0], f32(NEGATIVE)))
             barrier()
             _tree(red, tx, T.max)
-            store(peak, 0, red[0])
+            store(total, 0, red[0])
             barrier()
-            store(total, 0, f32(0))
-            for j in range(each):
-                at = T.bind(j * THREADS + tx)
-                with when(at < count):
-                    weight = T.bind(T.exp(scores[at] - peak[0]))
-                    store(scores, at, weight)
-                    store(total, 0, total[0] + weight)
-            store(red, tx, total[0])
+            # stored, not bound to a name: an expression is evaluated where it is used, after peak is overwritten
+            store(acc, 0, T.Select(tx < count, T.exp(peak[0] - total[0]), f32(0)))
+            store(peak, 0, total[0])
+            store(scores, tx, acc[0])
+            store(red, tx, acc[0])
             barrier()
             _tree(red, tx, lambda a, b: a + b)
+            store(total, 0, red[0])
+            barrier()
+            store(acc, 0, f32(0))
+            i, part = T.bind(T.truncmod(tx, lanes)), T.bind(T.truncdiv(tx, lanes))
+            _gpu_values(v_pages, page_table, scores, acc, kv_head, base, count, i, part, p)
+            store(red, tx, acc[0])
+            barrier()
             out = T.bind(((row * h + head) * splits + split) * (d + 2))
-            with when(count > 0):
-                with T.serial(0, ceil_div(d, THREADS)) as part:
-                    i = T.bind(part * THREADS + tx)
-                    with when(i < d):
-                        store(acc, 0, f32(0))
-                        with T.serial(0, count) as at:
-                            page = T.bind(page_table[T.truncdiv(base + at, s)])
-                            slot = T.truncmod(base + at, s)
-                            value = v_pages[((page * kv + kv_head) * s + slot) * d + i]
-                            store(acc, 0, fma(scores[at], value, acc[0]))
-                        store(partial, out + i, acc[0])
-                with when(tx == 0):
-                    store(partial, out + d, peak[0])
-                    store(partial, out + d + 1, red[0])
+            with when(T.And(count > 0, tx < d)):
+                store(acc, 0, red[tx])
+                for other in range(1, THREADS // lanes):
+                    store(acc, 0, acc[0] + red[other * lanes + tx])
+                store(partial, out + tx, acc[0])
+            with when(T.And(count > 0, tx == 0)):
+                store(partial, out + d, peak[0])
+                store(partial, out + d + 1, total[0])
 
     return prim_func(name, [*_inputs(p), _partial(p)], body)
 
 
-def _merge_gpu(name: str, p: Params):
-    m, h, _, d, _, ctx = _shapes(p)
+def _merged(p: Params):
+    """value(args, partial, row, column): the attention output, the splits of a head merged in ascending order."""
+    _, h, _, d, _, ctx = _shapes(p)
     splits = num_splits(ctx)
 
+    def value(args, partial, row, column):
+        acc, peak, total = local(1, "float32"), local(1, "float32"), local(1, "float32")
+        top, old, new = local(1, "float32"), local(1, "float32"), local(1, "float32")
+        head, i = T.bind(T.truncdiv(column, d)), T.bind(T.truncmod(column, d))
+        start = T.bind((row * h + head) * splits * (d + 2))
+        store(acc, 0, partial[start + i])
+        store(peak, 0, partial[start + d])
+        store(total, 0, partial[start + d + 1])
+        with T.serial(0, T.truncdiv(args[0] + row, SPLIT)) as done:
+            at = T.bind(start + (done + 1) * (d + 2))
+            store(top, 0, T.max(peak[0], partial[at + d]))
+            store(old, 0, T.exp(peak[0] - top[0]))
+            store(new, 0, T.exp(partial[at + d] - top[0]))
+            store(acc, 0, fma(partial[at + i], new[0], acc[0] * old[0]))
+            store(total, 0, fma(partial[at + d + 1], new[0], total[0] * old[0]))
+            store(peak, 0, top[0])
+        return acc[0] / total[0]
+
+    return value
+
+
+MERGE_THREADS = 64
+
+
+def _merge_gpu(name: str, p: Params):
+    m, h, _, d, _, _ = _shapes(p)
+
     def body(args, partial, out):
-        with threads(h, m, 1, THREADS) as (head, row, _, tx), T.serial(0, ceil_div(d, THREADS)) as part:
-            i = T.bind(part * THREADS + tx)
-            with when(T.And(row < args[1], i < d)):
-                acc, peak, total = local(1, "float32"), local(1, "float32"), local(1, "float32")
-                start = T.bind((row * h + head) * splits * (d + 2))
-                store(acc, 0, partial[start + i])
-                store(peak, 0, partial[start + d])
-                store(total, 0, partial[start + d + 1])
-                with T.serial(0, T.truncdiv(args[0] + row, SPLIT)) as done:
-                    at = T.bind(start + (done + 1) * (d + 2))
-                    top = T.bind(T.max(peak[0], partial[at + d]))
-                    old, new = T.bind(T.exp(peak[0] - top)), T.bind(T.exp(partial[at + d] - top))
-                    store(acc, 0, fma(partial[at + i], new, acc[0] * old))
-                    store(total, 0, fma(partial[at + d + 1], new, total[0] * old))
-                    store(peak, 0, top)
-                store(out, row * h * d + head * d + i, acc[0] / total[0])
+        with threads(ceil_div(h * d, MERGE_THREADS), m, 1, MERGE_THREADS) as (bx, row, _, tx):
+            column = T.bind(bx * MERGE_THREADS + tx)
+            with when(T.And(row < args[1], column < h * d)):
+                store(out, row * h * d + column, _merged(p)(args, partial, row, column))
 
     return prim_func(name, [("args", ARGS, "int32"), _partial(p), ("out", m * h * d, "float32")], body)
 
 
-def _gpu_only(name: str, p: Params):
-    raise NotImplementedError(f"{name}: the CPU form is one kernel, attention")
+def _merge_quantize_gpu(name: str, p: Params):
+    """The same values, quantized at once for the output projection."""
+    m, h, _, d, _, _ = _shapes(p)
+    return words_gpu(name, {"m": m, "k": h * d}, _partial(p), _merged(p))
 
 
 _IN = (("args", "read"), ("q", "read"), ("page_table", "read"), ("k_pages", "read"), ("v_pages", "read"))
-ATTENTION = Op("attention", (*_IN, ("out", "write")), _cpu, _cpu_only)
-ATTENTION_SPLIT = Op("attention_split", (*_IN, ("partial", "write")), _gpu_only, _split_gpu)
+ATTENTION = Op("attention", (*_IN, ("out", "write")), _cpu, cpu_only)
+ATTENTION_SPLIT = Op("attention_split", (*_IN, ("partial", "write")), gpu_only, _split_gpu)
 ATTENTION_MERGE = Op(
-    "attention_merge", (("args", "read"), ("partial", "read"), ("out", "write")), _gpu_only, _merge_gpu
+    "attention_merge", (("args", "read"), ("partial", "read"), ("out", "write")), gpu_only, _merge_gpu
+)
+ATTENTION_MERGE_QUANTIZE = Op(
+    "attention_merge_quantize",
+    (("args", "read"), ("partial", "read"), ("xq", "write"), ("xs", "write")),
+    gpu_only,
+    _merge_quantize_gpu,
 )

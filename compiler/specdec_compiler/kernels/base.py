@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from specdec_runtime.faults import ContractError
 from tvm import tirx
 
 Params = Mapping[str, int | str]
@@ -31,6 +32,20 @@ def kernel_name(op: str, params: Params) -> str:
 def ceil_div(a: int, b: int) -> int:
     """a / b rounded up."""
     return -(-a // b)
+
+
+def gpu_only(name: str, p: Params) -> tirx.PrimFunc:
+    """The CPU form of an op that only the GPU pipeline makes."""
+    raise ContractError(
+        f"{name} has no CPU form", "kernels", "choose ops for the target in passes/target_ops.py"
+    )
+
+
+def cpu_only(name: str, p: Params) -> tirx.PrimFunc:
+    """The GPU form of an op that only the CPU pipeline keeps."""
+    raise ContractError(
+        f"{name} has no GPU form", "kernels", "choose ops for the target in passes/target_ops.py"
+    )
 
 
 GROUP = 32  # weights and activations share one scale per this many elements along K

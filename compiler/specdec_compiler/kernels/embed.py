@@ -10,29 +10,29 @@ from .ir import prim_func, store, threads, when
 ORDER8 = ((0, 4, 1, 5), (2, 6, 3, 7))  # byte -> k inside eight, for even and odd words of the 8-bit layout
 
 
-def _code_cpu(fmt: str, w, block, row4, g_k: int):
-    """The integer code of k = g_k inside its group, from int16 words."""
+def _code_cpu(fmt: str, w, at, row4, g_k: int):
+    """The integer code of k = g_k inside its group, from int16 words; at(chunks, c) is the vector of chunk c."""
     eight, k = divmod(g_k, 8)
     if fmt == "q4":
         nibble = k // 2 + 4 * (k % 2)  # k = 2 * (nibble % 4) + nibble // 4
-        word = w[block * 32 + eight * 8 + row4 * 2 + nibble // 4]
+        word = w[at(4, eight) * 8 + row4 * 2 + nibble // 4]
         return T.cast(T.bitwise_and(T.shift_right(word, T.int16(4 * (nibble % 4))), T.int16(15)), "int32")
     odd = 0 if k in ORDER8[0] else 1
     byte = ORDER8[odd].index(k)
-    word = w[block * 64 + (eight * 2 + odd) * 8 + row4 * 2 + byte // 2]
+    word = w[at(8, eight * 2 + odd) * 8 + row4 * 2 + byte // 2]
     return T.cast(T.shift_right(T.shift_left(word, T.int16(8 * (1 - byte % 2))), T.int16(8)), "int32")
 
 
-def _code_gpu(fmt: str, w, block, row4, g_k):
+def _code_gpu(fmt: str, w, at, row4, g_k):
     """The same on the GPU from uint32 words; g_k may be an expression."""
     eight, k = T.shift_right(g_k, 3), T.bitwise_and(g_k, 7)
     if fmt == "q4":
         nibble = T.shift_right(k, 1) + 4 * T.bitwise_and(k, 1)
-        word = w[block * 16 + eight * 4 + row4]
+        word = w[at(4, eight) * 4 + row4]
         return T.cast(T.bitwise_and(T.shift_right(word, T.cast(nibble * 4, "uint32")), T.uint32(15)), "int32")
     odd = T.bitwise_and(T.shift_right(k, 1), 1)
     byte = T.bitwise_and(k, 1) * 2 + T.shift_right(k, 2)
-    word = w[block * 32 + (eight * 2 + odd) * 4 + row4]
+    word = w[at(8, eight * 2 + odd) * 4 + row4]
     moved = T.reinterpret("int32", T.shift_left(word, T.cast((3 - byte) * 8, "uint32")))
     return T.shift_right(moved, T.int32(24))
 
@@ -58,10 +58,16 @@ def _params(p: Params, device: str):
     ]
 
 
-def _value(fmt: str, code, ws, block, row4):
+def _value(fmt: str, code, ws, nb, g, groups: int, row4):
     if fmt == "q4":
-        return T.cast(code, "float32") * ws[block * 8 + row4] + ws[block * 8 + 4 + row4]
-    return T.cast(code, "float32") * ws[block * 4 + row4]
+        scale, minimum = ws[(nb * 2 * groups + g) * 4 + row4], ws[((nb * 2 + 1) * groups + g) * 4 + row4]
+        return T.cast(code, "float32") * scale + minimum
+    return T.cast(code, "float32") * ws[(nb * groups + g) * 4 + row4]
+
+
+def _vector_at(nb, g, groups: int):
+    """at(chunks, c): index of the 16-byte vector of chunk c, in the layout of emit/weights.py."""
+    return lambda chunks, c: (nb * chunks + c) * groups + g
 
 
 def _cpu(name: str, p: Params):
@@ -72,11 +78,12 @@ def _cpu(name: str, p: Params):
         with T.serial(0, args[1]) as row:
             token = T.bind(_token(args, tokens, row, vocab))
             row4 = T.bind(T.bitwise_and(token, 3))
+            nb = T.bind(T.shift_right(token, 2))
             with T.serial(0, groups) as g:
-                block = T.bind(T.shift_right(token, 2) * groups + g)
                 for k in range(GROUP):
-                    code = _code_cpu(fmt, w, block, row4, k)
-                    store(x, row * hidden + g * GROUP + k, _value(fmt, code, ws, block, row4))
+                    code = _code_cpu(fmt, w, _vector_at(nb, g, groups), row4, k)
+                    value = _value(fmt, code, ws, nb, g, groups, row4)
+                    store(x, row * hidden + g * GROUP + k, value)
 
     return prim_func(name, _params(p, "cpu"), body)
 
@@ -90,10 +97,10 @@ def _gpu(name: str, p: Params):
             k = T.bind(bx * 64 + tx)
             with when(T.And(row < args[1], k < hidden)):
                 token = T.bind(_token(args, tokens, row, vocab))
-                block = T.bind(T.shift_right(token, 2) * groups + T.shift_right(k, 5))
+                nb, g = T.bind(T.shift_right(token, 2)), T.bind(T.shift_right(k, 5))
                 row4 = T.bind(T.bitwise_and(token, 3))
-                code = _code_gpu(fmt, w, block, row4, T.bitwise_and(k, 31))
-                store(x, row * hidden + k, _value(fmt, code, ws, block, row4))
+                code = _code_gpu(fmt, w, _vector_at(nb, g, groups), row4, T.bitwise_and(k, 31))
+                store(x, row * hidden + k, _value(fmt, code, ws, nb, g, groups, row4))
 
     return prim_func(name, _params(p, "gpu"), body)
 

@@ -33,20 +33,20 @@ from .ir import (
 ROW_TILE = 2  # rows that share one unpacked weight vector on the CPU: 4 spill registers in V8
 
 
-def _weight_pairs(fmt: str, w, block):
+def _weight_pairs(fmt: str, w, nb, g, groups: int):
     """The int16x8 vectors of one group of 4 rows x 32 k, each with the position of its pair of k in the group.
 
     q4: nibble t of every 16-bit half: k = 8c + 2t, 2t + 1. q8: low and high bytes of each half (order 0 4 1 5 2 6 3 7 per 8).
     """
     if fmt == "q4":
         for chunk in range(4):
-            word = T.bind(w[T.Ramp(block * 32 + chunk * 8, 1, 8)])
+            word = T.bind(w[T.Ramp(((nb * 4 + chunk) * groups + g) * 8, 1, 8)])
             for t in range(4):
                 nibble = T.bitwise_and(T.shift_right(word, splat(T.int16(4 * t), 8)), splat(T.int16(15), 8))
                 yield T.bind(nibble), chunk * 8 + 2 * t
     else:
         for chunk in range(8):
-            word = T.bind(w[T.Ramp(block * 64 + chunk * 8, 1, 8)])
+            word = T.bind(w[T.Ramp(((nb * 8 + chunk) * groups + g) * 8, 1, 8)])
             base = 8 * (chunk // 2) + 2 * (chunk % 2)
             low = T.shift_right(T.shift_left(word, splat(T.int16(8), 8)), splat(T.int16(8), 8))
             yield T.bind(low), base
@@ -57,7 +57,7 @@ def _cpu(name: str, p: Params, residual: bool):
     m, n, k, fmt = int(p["m"]), int(p["n"]), int(p["k"]), str(p["fmt"])
     groups, blocks = k // GROUP, n // 4
     tile = min(m, ROW_TILE)
-    per_scale = 8 if fmt == "q4" else 4
+    scales = 2 if fmt == "q4" else 1
 
     def body(args, xq, xs, w, ws, *rest):
         out = rest[-1]
@@ -70,14 +70,13 @@ def _cpu(name: str, p: Params, residual: bool):
             with T.serial(0, groups) as g:
                 for r in range(tile):
                     store(iacc, r, splat(T.int32(0)))
-                block = T.bind(nb * groups + g)
-                for pair, position in _weight_pairs(fmt, w, block):
+                for pair, position in _weight_pairs(fmt, w, nb, g, groups):
                     for r in range(tile):
                         two = xq[T.Ramp((row0 + r) * k + g * GROUP + position, 1, 2)]
                         activations = T.reinterpret("int16x8", splat(T.reinterpret("int32", two)))
                         store(iacc, r, iacc[r] + dot_i16(pair, activations))
-                scale = T.bind(load4(ws, block * per_scale))
-                minimum = T.bind(load4(ws, block * per_scale + 4)) if fmt == "q4" else None
+                scale = T.bind(load4(ws, (nb * scales * groups + g) * 4))
+                minimum = T.bind(load4(ws, ((nb * scales + 1) * groups + g) * 4)) if fmt == "q4" else None
                 for r in range(tile):
                     at = ((row0 + r) * groups + g) * 2
                     part = scale * (splat(xs[at]) * T.cast(iacc[r], F32X4))
@@ -94,7 +93,7 @@ def _cpu(name: str, p: Params, residual: bool):
         ("xq", m * k, "int16"),
         ("xs", m * groups * 2, "float32"),
         ("w", weights, "int16"),
-        ("ws", blocks * groups * per_scale, "float32"),
+        ("ws", blocks * groups * scales * 4, "float32"),
         *([("residual", m * n, "float32")] if residual else []),
         ("out", m * n, "float32"),
     ]
@@ -102,37 +101,38 @@ def _cpu(name: str, p: Params, residual: bool):
 
 
 LANES = 32  # threads along K of one GPU workgroup
+STRIDE = LANES + 1  # of one output's partial sums in workgroup memory: no two outputs' in one bank
 GPU_ROWS = 8  # activation rows of one GPU workgroup
 
 
-def _gpu_dot(fmt: str, w, xq, block, x_at, rows: int, iacc):
+def _gpu_dot(fmt: str, w, xq, word_at, x_at, rows: int, iacc):
     """Add one group's integer dots of 4 weight rows x `rows` activation rows to iacc[row * 4 + weight_row]."""
-    words = 4 if fmt == "q4" else 8
-    for c in range(words):
-        vector = T.bind(w[block * words + c])
-        halves = (0, 4) if fmt == "q4" else (None,)
-        for h, shift in enumerate(halves):
+    chunks, shifts = (4, (0, 4)) if fmt == "q4" else (8, (None,))
+    x = [[T.bind(xq[x_at(row) + half]) for half in range(2)] for row in range(rows)]
+    for c in range(chunks):
+        vector = T.bind(w[word_at(chunks, c)])
+        for h, shift in enumerate(shifts):
+            x_word = c * len(shifts) + h
             for r in range(4):
                 word = T.Shuffle([vector], [r])
                 if shift is not None:
                     word = T.bitwise_and(T.shift_right(word, T.uint32(shift)), T.uint32(0x0F0F0F0F))
-                word = T.bind(word)
                 for row in range(rows):
-                    x = T.reinterpret("uint32", xq[x_at(row) + c * len(halves) + h])
-                    dot = T.call_pure_extern("int32", "dot4I8Packed", word, x)
+                    codes = T.Shuffle([x[row][x_word // 4]], [x_word % 4])
+                    dot = T.call_pure_extern("int32", "dot4I8Packed", word, codes)
                     store(iacc, row * 4 + r, iacc[row * 4 + r] + dot)
 
 
 def _gpu(name: str, p: Params, residual: bool):
     m, n, k, fmt = int(p["m"]), int(p["n"]), int(p["k"]), str(p["fmt"])
     groups, blocks, rows = k // GROUP, n // 4, min(m, GPU_ROWS)
-    grid_x = min(blocks, 32768)
+    grid_x, scales = min(blocks, 32768), 2 if fmt == "q4" else 1
 
     def body(args, xq, xs, w, ws, *rest):
         out = rest[-1]
         with threads(grid_x, ceil_div(blocks, grid_x), m // rows, LANES) as (bx, by, bz, tx):
             acc, iacc = local(rows * 4, "float32"), local(rows * 4, "int32")
-            partial = shared(rows * 4 * LANES, "float32")
+            partial = shared(rows * 4 * STRIDE, "float32")
             nb = T.bind(by * grid_x + bx)
             row0 = T.bind(bz * rows)
             for i in range(rows * 4):
@@ -142,10 +142,17 @@ def _gpu(name: str, p: Params, residual: bool):
                 with when(g < groups):
                     for i in range(rows * 4):
                         store(iacc, i, T.int32(0))
-                    block = T.bind(nb * groups + g)
-                    _gpu_dot(fmt, w, xq, block, lambda row: ((row0 + row) * groups + g) * 8, rows, iacc)
-                    scale = T.bind(ws[block * 2] if fmt == "q4" else ws[block])
-                    minimum = T.bind(ws[block * 2 + 1]) if fmt == "q4" else None
+                    _gpu_dot(
+                        fmt,
+                        w,
+                        xq,
+                        lambda words, c: (nb * words + c) * groups + g,
+                        lambda row: ((row0 + row) * groups + g) * 2,
+                        rows,
+                        iacc,
+                    )
+                    scale = T.bind(ws[nb * scales * groups + g])
+                    minimum = T.bind(ws[(nb * scales + 1) * groups + g]) if fmt == "q4" else None
                     for row in range(rows):
                         at = ((row0 + row) * groups + g) * 2
                         x_scale, x_sum = T.bind(xs[at]), T.bind(xs[at + 1])
@@ -157,13 +164,13 @@ def _gpu(name: str, p: Params, residual: bool):
                                 total = fma(T.Shuffle([minimum], [r]), x_sum, total)
                             store(acc, i, total)
             for i in range(rows * 4):
-                store(partial, i * LANES + tx, acc[i])
+                store(partial, i * STRIDE + tx, acc[i])
             barrier()
             with when(T.And(tx < rows * 4, nb < blocks)):
                 total = local(1, "float32")
                 store(total, 0, f32(0))
                 with T.serial(0, LANES) as j:
-                    store(total, 0, total[0] + partial[tx * LANES + j])
+                    store(total, 0, total[0] + partial[tx * STRIDE + j])
                 row = T.bind(row0 + T.shift_right(tx, 2))
                 with when(row < args[1]):
                     at = T.bind(row * n + nb * 4 + T.bitwise_and(tx, 3))
@@ -172,10 +179,10 @@ def _gpu(name: str, p: Params, residual: bool):
     weights = blocks * groups * (4 if fmt == "q4" else 8)
     params = [
         ("args", ARGS, "int32"),
-        ("xq", m * groups * 8, "int32"),
+        ("xq", m * groups * 2, "uint32x4"),
         ("xs", m * groups * 2, "float32"),
         ("w", weights, "uint32x4"),
-        ("ws", blocks * groups * (2 if fmt == "q4" else 1), "float32x4"),
+        ("ws", blocks * groups * scales, "float32x4"),
         *([("residual", m * n, "float32")] if residual else []),
         ("out", m * n, "float32"),
     ]

@@ -19,6 +19,7 @@ from .ir import (
     barrier,
     exp4,
     f32,
+    fma,
     load4,
     local,
     max_lanes,
@@ -40,7 +41,9 @@ LEVELS = {"cpu": 32767.0, "gpu": 127.0}
 MAGNITUDE_BITS = 0x7FFFFFFF
 NOT_FINITE_BITS = 0x7F800000  # Inf and above
 QUIET_NAN_BITS = 0x7FC00000
-LEAST_SCALE = 1e-37  # a smaller scale gives codes 0: near 1.2e-38 and below, 1 / scale overflows or GPUs flush to 0
+LEAST_SCALE = (
+    1e-37  # a smaller scale gives codes 0: near 1.2e-38 and below, 1 / scale overflows or GPUs flush to 0
+)
 
 
 def _emit_scale(peak_bits, levels: float, numbers) -> None:
@@ -87,27 +90,60 @@ def _emit_group_cpu(value: Callable, xq, xs, at, group_at) -> None:
     _emit_sum(ints[0], numbers, sum_lanes(total[0]), xs, group_at)
 
 
-def _emit_group_gpu(value: Callable, xq, xs, group_at) -> None:
-    """Quantize 32 values by one thread: value(i) reads the i-th; it is read twice, so that it stays out of registers."""
-    peak, total, code = local(1, "int32"), local(1, "int32"), local(1, "int32")
-    numbers = local(2, "float32")
-    store(peak, 0, T.int32(0))
-    store(total, 0, T.int32(0))
-    with T.serial(0, GROUP) as i:
-        magnitude = T.bitwise_and(T.reinterpret("int32", value(i)), T.int32(MAGNITUDE_BITS))
-        store(peak, 0, T.max(peak[0], magnitude))
-    _emit_scale(peak[0], LEVELS["gpu"], numbers)
-    with T.serial(0, GROUP // 8) as eight:
-        for half, order in enumerate(((0, 4, 1, 5), (2, 6, 3, 7))):
-            word = local(1, "int32")
-            store(word, 0, T.int32(0))
-            for byte, k in enumerate(order):
-                store(code, 0, T.cast(T.round(value(eight * 8 + k) * numbers[1]), "int32"))
-                store(total, 0, total[0] + code[0])
-                moved = T.shift_left(T.bitwise_and(code[0], T.int32(255)), T.int32(8 * byte))
-                store(word, 0, T.bitwise_or(word[0], moved))
-            store(xq, group_at * 8 + eight * 2 + half, word[0])
-    _emit_sum(peak[0], numbers, total[0], xs, group_at)
+WORDS = GROUP // 4  # packed words of a group, one GPU thread each
+ORDER = (0, 4, 1, 5)  # k of a word's four bytes inside its eight; the odd word of an eight adds 2
+
+
+class WordQuantizer:
+    """GPU: every thread quantizes one packed word (4 values); the 8 threads of a group agree through workgroup memory.
+
+    `emit` holds two barriers: every thread of the workgroup must reach it. It may be called in a uniform loop.
+    """
+
+    def __init__(self, num_threads: int, tx):
+        self.tx = tx
+        self.first = T.bind(T.bitwise_and(tx, T.int32(~(WORDS - 1))))  # the group's first thread
+        self.peaks, self.sums = shared(num_threads, "int32"), shared(num_threads, "int32")
+        self.values, self.numbers = local(4, "float32"), local(2, "float32")
+        self.ints = local(3, "int32")  # peak bits, sum, word
+
+    def emit(self, value: Callable, valid, word, xq, xs, row_word) -> None:
+        """value(k) reads element k of the row; `word` counts the row's words; row_word is the row's first word in xq."""
+        values, ints, tx = self.values, self.ints, self.tx
+        first_k = T.bind(T.shift_right(word, 1) * 8 + T.bitwise_and(word, 1) * 2)
+        for j, offset in enumerate(ORDER):
+            store(values, j, f32(0))
+            with when(valid):
+                store(values, j, value(first_k + offset))
+        store(ints, 0, T.int32(0))
+        for j in range(4):
+            magnitude = T.bitwise_and(T.reinterpret("int32", values[j]), T.int32(MAGNITUDE_BITS))
+            store(ints, 0, T.max(ints[0], magnitude))
+        store(self.peaks, tx, ints[0])
+        barrier()
+        for other in range(WORDS):
+            store(ints, 0, T.max(ints[0], self.peaks[self.first + other]))
+        _emit_scale(ints[0], LEVELS["gpu"], self.numbers)
+        self._pack()
+        store(self.sums, tx, ints[1])
+        barrier()
+        with when(valid):
+            store(xq, row_word + word, ints[2])
+        with when(T.And(valid, tx == self.first)):
+            for other in range(1, WORDS):
+                store(ints, 1, ints[1] + self.sums[tx + other])
+            _emit_sum(ints[0], self.numbers, ints[1], xs, T.shift_right(row_word + word, 3))
+
+    def _pack(self) -> None:
+        """ints[1] = the sum of the four codes, ints[2] = the word."""
+        ints, code = self.ints, local(1, "int32")
+        store(ints, 1, T.int32(0))
+        store(ints, 2, T.int32(0))
+        for j in range(4):
+            store(code, 0, T.cast(T.round(self.values[j] * self.numbers[1]), "int32"))
+            store(ints, 1, ints[1] + code[0])
+            moved = T.shift_left(T.bitwise_and(code[0], T.int32(255)), T.int32(8 * j))
+            store(ints, 2, T.bitwise_or(ints[2], moved))
 
 
 def _outputs(m: int, k: int, device: str) -> list[tuple[str, int, str]]:
@@ -151,23 +187,22 @@ def _norm_cpu(name: str, p: Params):
     return prim_func(name, params, body)
 
 
-NORM_THREADS = 128
+NORM_THREADS = 256
 
 
 def _norm_gpu(name: str, p: Params):
     m, k, eps = int(p["m"]), int(p["k"]), float(p["eps"])
-    groups = k // GROUP
+    words = k // 4
 
     def body(args, x, weight, xq, xs):
         with threads(m, 1, 1, NORM_THREADS) as (row, _, _, tx):
             partial, acc = shared(NORM_THREADS, "float32"), local(1, "float32")
+            quantizer = WordQuantizer(NORM_THREADS, tx)
             store(acc, 0, f32(0))
             with when(_valid(args, row)), T.serial(0, -(-k // NORM_THREADS)) as i:
                 at = T.bind(i * NORM_THREADS + tx)
                 with when(at < k):
-                    store(
-                        acc, 0, T.call_pure_extern("float32", "fma", x[row * k + at], x[row * k + at], acc[0])
-                    )
+                    store(acc, 0, fma(x[row * k + at], x[row * k + at], acc[0]))
             store(partial, tx, acc[0])
             barrier()
             step = NORM_THREADS // 2
@@ -176,15 +211,13 @@ def _norm_gpu(name: str, p: Params):
                     store(partial, tx, partial[tx] + partial[tx + step])
                 barrier()
                 step //= 2
-            inverse = T.bind(f32(1.0) / T.sqrt(partial[0] * f32(1.0 / k) + f32(eps)))
-            with when(_valid(args, row)), T.serial(0, -(-groups // NORM_THREADS)) as i:
-                g = T.bind(i * NORM_THREADS + tx)
-                with when(g < groups):
-
-                    def value(j):
-                        return x[row * k + g * GROUP + j] * inverse * weight[g * GROUP + j]
-
-                    _emit_group_gpu(value, xq, xs, row * groups + g)
+            store(acc, 0, f32(1.0) / T.sqrt(partial[0] * f32(1.0 / k) + f32(eps)))
+            with T.serial(0, -(-words // NORM_THREADS)) as i:
+                word = T.bind(i * NORM_THREADS + tx)
+                valid = T.And(_valid(args, row), word < words)
+                quantizer.emit(
+                    lambda at: x[row * k + at] * acc[0] * weight[at], valid, word, xq, xs, row * words
+                )
 
     params = [
         ("args", ARGS, "int32"),
@@ -195,7 +228,7 @@ def _norm_gpu(name: str, p: Params):
     return prim_func(name, params, body)
 
 
-# --- silu_mul_quantize and quantize: one group at a time -------------------------------------------------------------
+# --- silu_mul_quantize and quantize -------------------------------------------------------------
 
 
 def _act_cpu(name: str, p: Params):
@@ -231,19 +264,21 @@ def _quantize_cpu(name: str, p: Params):
     return prim_func(name, [("args", ARGS, "int32"), ("x", m * k, "float32"), *_outputs(m, k, "cpu")], body)
 
 
-GROUP_THREADS = 32
+WORD_THREADS = 64
 
 
-def _group_gpu(name: str, p: Params, source: tuple[str, int, str], value_of: Callable):
-    """One thread a group; value_of(source, row, column) reads a value."""
+def words_gpu(name: str, p: Params, source: tuple[str, int, str], value_of: Callable):
+    """A kernel that only computes and quantizes: value_of(args, source, row, column) gives a value."""
     m, k = int(p["m"]), int(p["k"])
-    groups = k // GROUP
+    words = k // 4
 
     def body(args, x, xq, xs):
-        with threads(-(-groups // GROUP_THREADS), m, 1, GROUP_THREADS) as (bx, row, _, tx):
-            g = T.bind(bx * GROUP_THREADS + tx)
-            with when(T.And(_valid(args, row), g < groups)):
-                _emit_group_gpu(lambda j: value_of(x, row, g * GROUP + j), xq, xs, row * groups + g)
+        with threads(-(-words // WORD_THREADS), m, 1, WORD_THREADS) as (bx, row, _, tx):
+            word = T.bind(bx * WORD_THREADS + tx)
+            valid = T.And(_valid(args, row), word < words)
+            WordQuantizer(WORD_THREADS, tx).emit(
+                lambda column: value_of(args, x, row, column), valid, word, xq, xs, row * words
+            )
 
     return prim_func(name, [("args", ARGS, "int32"), source, *_outputs(m, k, "gpu")], body)
 
@@ -251,16 +286,16 @@ def _group_gpu(name: str, p: Params, source: tuple[str, int, str], value_of: Cal
 def _act_gpu(name: str, p: Params):
     m, k = int(p["m"]), int(p["k"])
 
-    def value(x, row, column):
+    def value(_args, x, row, column):
         gate, up = x[row * 2 * k + column], x[row * 2 * k + k + column]
         return gate / (f32(1.0) + T.exp(f32(0) - gate)) * up
 
-    return _group_gpu(name, p, ("gate_up", m * 2 * k, "float32"), value)
+    return words_gpu(name, p, ("gate_up", m * 2 * k, "float32"), value)
 
 
 def _quantize_gpu(name: str, p: Params):
     m, k = int(p["m"]), int(p["k"])
-    return _group_gpu(name, p, ("x", m * k, "float32"), lambda x, row, column: x[row * k + column])
+    return words_gpu(name, p, ("x", m * k, "float32"), lambda _args, x, row, column: x[row * k + column])
 
 
 _OUT = (("xq", "write"), ("xs", "write"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, OUT_ROWS, Op, Params
+from .base import ARGS, OUT_ROWS, Op, Params, gpu_only
 from .ir import (
     F32X4,
     I32X4,
@@ -124,17 +124,123 @@ def _argmax_gpu(name: str, p: Params):
     return prim_func(name, [("args", ARGS, "int32"), _logits(p), ("out", OUT_ROWS * 2, "int32")], body)
 
 
+CHUNK = 4096  # logits one workgroup of argmax_split looks at
+PARTIAL = 3  # value bits, id, finite flag
+
+
+def num_chunks(vocab: int) -> int:
+    """Workgroups a row of argmax_split takes."""
+    return -(-vocab // CHUNK)
+
+
+def _partial(p: Params) -> tuple[str, int, str]:
+    return ("partial", int(p["m"]) * num_chunks(int(p["n"])) * PARTIAL, "int32")
+
+
+def _argmax_tree(values, ids, goods, tx, lane_id, best, best_id, size: int) -> None:
+    """Combine (value, id, flag) of `size` neighbouring threads into the first; best and best_id are this thread's own."""
+    step = size // 2
+    while step:
+        with when(lane_id < step):
+            _consider(values[tx + step], ids[tx + step], best, best_id)
+            store(values, tx, best[0])
+            store(ids, tx, best_id[0])
+            store(goods, tx, T.min(goods[tx], goods[tx + step]))
+        barrier()
+        step //= 2
+
+
+def _argmax_split_gpu(name: str, p: Params):
+    m, vocab, padded = int(p["m"]), int(p["n"]), int(p["padded"])
+    chunks = num_chunks(vocab)
+
+    def body(args, logits, partial):
+        with threads(chunks, m, 1, THREADS) as (chunk, row, _, tx):
+            values, ids, goods = (
+                shared(THREADS, "float32"),
+                shared(THREADS, "int32"),
+                shared(THREADS, "int32"),
+            )
+            best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
+            store(best, 0, f32(LOWEST))
+            store(best_id, 0, T.int32(vocab - 1))
+            store(good, 0, T.int32(1))
+            with when(row < args[1]):
+                for i in range(CHUNK // THREADS):
+                    at = T.bind(chunk * CHUNK + i * THREADS + tx)
+                    with when(at < vocab):
+                        value = T.bind(logits[row * padded + at])
+                        _consider(value, at, best, best_id)
+                        store(good, 0, T.Select(is_finite_bits(value), good[0], T.int32(0)))
+            store(values, tx, best[0])
+            store(ids, tx, best_id[0])
+            store(goods, tx, good[0])
+            barrier()
+            _argmax_tree(values, ids, goods, tx, tx, best, best_id, THREADS)
+            with when(T.And(tx == 0, row < args[1])):
+                at = T.bind((row * chunks + chunk) * PARTIAL)
+                store(partial, at, T.reinterpret("int32", values[0]))
+                store(partial, at + 1, ids[0])
+                store(partial, at + 2, goods[0])
+
+    return prim_func(name, [("args", ARGS, "int32"), _logits(p), _partial(p)], body)
+
+
+MERGE_LANES = 32  # threads that merge one row's chunks
+
+
+def _argmax_merge_gpu(name: str, p: Params):
+    """One workgroup merges the chunks of every row, then advances: the last dispatch of a pass."""
+    m, chunks = int(p["m"]), num_chunks(int(p["n"]))
+
+    def body(args, partial, tokens, out, done):
+        size = m * MERGE_LANES
+        with threads(1, 1, 1, size) as (_, _, _, tx):
+            values, ids, goods = shared(size, "float32"), shared(size, "int32"), shared(size, "int32")
+            best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
+            row, lane_id = T.bind(T.truncdiv(tx, MERGE_LANES)), T.bind(T.truncmod(tx, MERGE_LANES))
+            rows = local(1, "int32")
+            store(rows, 0, args[1])  # before the barriers: thread 0 overwrites it while other rows still write
+            store(best, 0, f32(LOWEST))
+            store(best_id, 0, T.int32(int(p["n"]) - 1))
+            store(good, 0, T.int32(1))
+            with T.serial(0, -(-chunks // MERGE_LANES)) as i:
+                chunk = T.bind(i * MERGE_LANES + lane_id)
+                with when(T.And(chunk < chunks, row < args[1])):
+                    at = T.bind((row * chunks + chunk) * PARTIAL)
+                    _consider(T.reinterpret("float32", partial[at]), partial[at + 1], best, best_id)
+                    store(good, 0, T.min(good[0], partial[at + 2]))
+            store(values, tx, best[0])
+            store(ids, tx, best_id[0])
+            store(goods, tx, good[0])
+            barrier()
+            _argmax_tree(values, ids, goods, tx, lane_id, best, best_id, MERGE_LANES)
+            with when(T.And(lane_id == 0, row < rows[0])):
+                store(out, row * 2, ids[tx])
+                store(out, row * 2 + 1, goods[tx])
+            with when(tx == 0):
+                _advance(args, tokens, ids[(T.max(args[1], 1) - 1) * MERGE_LANES], done)
+
+    params = [("args", ARGS, "int32"), _partial(p), ("tokens", int(p["tokens"]), "int32")]
+    return prim_func(name, [*params, ("out", OUT_ROWS * 2, "int32"), ("done", 1, "int32")], body)
+
+
 # --- advance -----------------------------------------------------------------------------------------------------------
 
 
-def _advance_body(args, tokens, out, done):
+def _advance(args, tokens, token, done):
+    """Feedback: the last row's token becomes the next position's input."""
     store(done, 0, T.int32(1))
     with when(args[2] == 1):
         rows = T.bind(args[1])
         start = T.bind(args[0])
-        store(tokens, start + rows, out[(rows - 1) * 2])
+        store(tokens, start + rows, token)
         store(args, 0, start + rows)
         store(args, 1, T.int32(1))
+
+
+def _advance_body(args, tokens, out, done):
+    _advance(args, tokens, out[(args[1] - 1) * 2], done)
 
 
 def _advance_params(p: Params):
@@ -260,6 +366,21 @@ ADVANCE = Op(
     (("args", "read_write"), ("tokens", "read_write"), ("out", "read"), ("done", "write")),
     _advance_cpu,
     _advance_gpu,
+)
+ARGMAX_SPLIT = Op(
+    "argmax_split", (("args", "read"), ("logits", "read"), ("partial", "write")), gpu_only, _argmax_split_gpu
+)
+ARGMAX_MERGE = Op(
+    "argmax_merge",
+    (
+        ("args", "read_write"),
+        ("partial", "read"),
+        ("tokens", "read_write"),
+        ("out", "write"),
+        ("done", "write"),
+    ),
+    gpu_only,
+    _argmax_merge_gpu,
 )
 SCORE = Op(
     "score",

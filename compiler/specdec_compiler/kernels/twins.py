@@ -4,7 +4,9 @@ A twin takes (params, arguments by name, levels) and returns what the kernel sho
 belong to rows come as the valid rows only (a prefix of the flat buffer, as nothing is promised of the rows past num_rows); shared
 state (pages, tokens, args, out, score) comes whole, with the places that must stay as they were. Floats are float64; quantized codes
 come unrounded, as the quotients x / scale, so that a check sees how near a tie was. `levels` is 32767 where activation codes are int16
-(CPU) and 127 where they are int8, four to a word (GPU). The attention twin stands for attention, and for split and merge together.
+(CPU) and 127 where they are int8, four to a word (GPU). What is not the same kernels on both devices has one twin: attention
+(attention_split and attention_merge on the GPU), attend (attention, then quantize; fused with the merge on the GPU) and choose (argmax,
+then advance; argmax_split and argmax_merge on the GPU).
 """
 
 from __future__ import annotations
@@ -34,24 +36,24 @@ def _ints(p: Params, *keys: str) -> tuple[int, ...]:
 
 
 def weight_codes(w: np.ndarray, n: int, k: int, fmt: str) -> np.ndarray:
-    """uint32 [N/4, K/32, 4 or 8, 4 rows] -> int64 codes [N, K]."""
-    words = w.view(np.uint32).reshape(-1, k // GROUP, 4 if fmt == "q4" else 8, 4).astype(np.int64)
+    """uint32 [N/4, 4 or 8, K/32, 4 rows] -> int64 codes [N, K]."""
+    words = w.view(np.uint32).reshape(-1, 4 if fmt == "q4" else 8, k // GROUP, 4).astype(np.int64)
     codes = np.zeros((4 * len(words), k), np.int64)
     for eight in range(k // 8):
         group, c = divmod(eight, 4)
         for i in range(8):
             if fmt == "q4":
-                codes[:, 8 * eight + NIBBLE_K[i]] = words[:, group, c].ravel() >> (4 * i) & 15
+                codes[:, 8 * eight + NIBBLE_K[i]] = words[:, c, group].ravel() >> (4 * i) & 15
             else:
-                byte = words[:, group, 2 * c + i // 4].ravel() >> (8 * (i % 4)) & 255
+                byte = words[:, 2 * c + i // 4, group].ravel() >> (8 * (i % 4)) & 255
                 codes[:, 8 * eight + BYTE_K[i]] = byte - 256 * (byte > 127)
     return codes[:n]
 
 
 def group_parameters(ws: np.ndarray, n: int, k: int, fmt: str) -> tuple[np.ndarray, np.ndarray]:
-    """f32 [N/4, K/32, 2 or 1, 4 rows] -> float64 scale and minimum, [N, K/32] each."""
-    parts = ws.astype(np.float64).reshape(-1, k // GROUP, 2 if fmt == "q4" else 1, 4)
-    by_row = parts.transpose(2, 0, 3, 1).reshape(parts.shape[2], -1, k // GROUP)[:, :n]
+    """f32 [N/4, 2 or 1, K/32, 4 rows] -> float64 scale and minimum, [N, K/32] each."""
+    parts = ws.astype(np.float64).reshape(-1, 2 if fmt == "q4" else 1, k // GROUP, 4)
+    by_row = parts.transpose(1, 0, 3, 2).reshape(parts.shape[1], -1, k // GROUP)[:, :n]
     return by_row[0], by_row[1] if fmt == "q4" else np.zeros_like(by_row[0])
 
 
@@ -175,6 +177,11 @@ def attention(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     return {"out": out}
 
 
+def attend(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    out = attention(p, a, levels)["out"].reshape(len(_rows(a)), -1)
+    return {"out": out, **_quantized(out, levels)}
+
+
 def concat(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     sources = sorted(name for name in a if name[0] == "x")
     parts = [a[name].reshape(int(p["m"]), -1)[: len(_rows(a))] for name in sources]
@@ -204,6 +211,11 @@ def advance(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     return {"args": args, "tokens": tokens, "done": np.array([1])}
 
 
+def choose(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    chosen = argmax(p, a, levels)
+    return chosen | advance(p, {**a, **chosen}, levels)
+
+
 def score(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     result = a["score"].astype(np.float64).reshape(OUT_ROWS, 3)
     for row in _rows(a):
@@ -221,11 +233,11 @@ TWINS: dict[str, Twin] = {
     "linear_add": linear_add,
     "rope_append": rope_append,
     "attention": attention,
+    "attend": attend,
     "quantize": quantize,
     "silu_mul_quantize": silu_mul_quantize,
     "concat2": concat,
     "concat3": concat,
-    "argmax": argmax,
-    "advance": advance,
+    "choose": choose,
     "score": score,
 }
