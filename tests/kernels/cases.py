@@ -13,8 +13,9 @@ import numpy as np
 from specdec_compiler.kernels import Params
 from specdec_compiler.kernels.twins import pack_activations
 
+from .forms import Arrays
 from .inputs import make_inputs
-from .jobs import Arrays, Work
+from .jobs import Work
 
 Edit = Callable[[Arrays, Params, int], None]  # (arguments, params, levels), in place
 EPS = "9.999999747378752e-06"
@@ -231,10 +232,12 @@ def _cache_rows() -> list[Case]:
     ]
     rows = []
     for h, kv, d, s, start, m, valid in shapes:
-        params = {"m": m, "h": h, "kv": kv, "d": d, "s": s, "ctx": 768, "pages": -(-768 // s)}
+        params = {"m": m, "h": h, "kv": kv, "d": d, "s": s, "ctx": 768, "pages": 768 // s}
         end = f"{h}/{kv} heads of {d} page {s} at {start} rows {valid} of {m}"
         rows.append(Case(f"rope {end}", "rope_append", params, start, valid))
         rows.append(Case(f"attention {end}", "attention", params, start, valid))
+        if start > 250 and m > 1:
+            rows.append(Case(f"attend {end}", "attend", params | {"k": h * d}, start, valid))
     return rows
 
 
@@ -249,25 +252,34 @@ def _token_rows() -> list[Case]:
     for m, valid in ((1, 1), (8, 5), (32, 31)):
         rows.append(Case(f"concat2 {valid} of {m}", "concat2", {"m": m, "parts": "4x64"}, 0, valid))
         rows.append(Case(f"concat3 {valid} of {m}", "concat3", {"m": m, "parts": "64x4x36"}, 0, valid))
-    for start, valid in ((0, 1), (255, 3), (511, 8)):
-        params = {"tokens": 600}
-        rows.append(Case(f"advance {valid} rows at {start}", "advance", params, start, valid))
-        rows.append(Case(f"advance {valid} rows at {start} fed", "advance", params, start, valid, feedback))
     return rows
 
 
 def _logit_rows() -> list[Case]:
     rows = []
-    for op in ("argmax", "score"):
-        for n, padded, m, valid in ((301, 320, 8, 5), (301, 320, 1, 1), (300, 320, 2, 2), (2, 32, 4, 4)):
-            params = {"m": m, "n": n, "padded": padded}
-            rows.append(Case(f"{op} {n} rows {valid} of {m}", op, params, 0, valid))
-    big = {"m": 2, "n": 49152, "padded": 49152}
-    rows.append(Case("argmax 49152", "argmax", big))
-    rows.append(Case("score 49152", "score", big))
-    wide = {"m": 8, "n": 301, "padded": 320}
-    rows.append(Case("argmax ties", "argmax", wide, 0, None, rows_of("logits", **TIES)))
-    rows.append(Case("argmax not finite", "argmax", wide, 0, None, rows_of("logits", **NOT_FINITE_LOGITS)))
+    shapes = [
+        # n, padded, width, valid rows, first position
+        (301, 320, 8, 5, 0),
+        (301, 320, 1, 1, 255),
+        (300, 320, 2, 2, 511),
+        (2, 32, 4, 4, 3),
+        (49152, 49152, 2, 2, 17),
+        (262144, 262144, 1, 1, 17),
+    ]
+    for n, padded, m, valid, start in shapes:
+        params = {"m": m, "n": n, "padded": padded, "tokens": 600}
+        end = f"{n} rows {valid} of {m}"
+        rows.append(Case(f"choose {end}", "choose", params, start, valid))
+        rows.append(Case(f"choose {end} fed back", "choose", params, start, valid, feedback))
+        rows.append(Case(f"score {end}", "score", params, start, valid))
+    wide = {"m": 8, "n": 301, "padded": 320, "tokens": 600}
+    big = wide | {"n": 16301, "padded": 16320}  # the ties of several workgroups
+    far = {
+        name: _hot(5, *ids) for name, ids in (("a", (4095, 4096)), ("b", (16300, 8191)), ("c", (0, 12288)))
+    }
+    rows.append(Case("choose far ties", "choose", big, 0, 3, rows_of("logits", **far)))
+    rows.append(Case("choose ties", "choose", wide, 0, None, rows_of("logits", **TIES)))
+    rows.append(Case("choose not finite", "choose", wide, 0, None, rows_of("logits", **NOT_FINITE_LOGITS)))
     ties = {name: edit for name, edit in TIES.items() if name != "far_apart"}
     rows.append(Case("score ties", "score", wide, 0, 7, rows_of("logits", **ties)))
     return rows

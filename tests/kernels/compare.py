@@ -77,17 +77,17 @@ def problems(
     op: str, p: Params, levels: int, expected: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]
 ) -> list[str]:
     """What is wrong with `got`; nothing when the list is empty."""
-    if "xq" in expected:
-        return _quantized(expected, got, levels)
-    if op == "argmax":
-        return _ids(expected["out"], got["out"], int(p["n"]))
-    wrong = []
+    wrong = _quantized(expected, got, levels) if "xq" in expected else []
+    if op == "choose":
+        wrong += _ids(expected["out"], got["out"], int(p["n"]))
     for name, value in expected.items():
+        if name in ("xq", "xs") or (op, name) == ("choose", "out") or name not in got:
+            continue
         prefix = got[name][: value.size].reshape(value.shape)
         if value.dtype.kind == "i":
             good = np.array_equal(value, prefix)
         else:
-            good = _near(value, prefix, TOLERANCE[op])
+            good = _near(value, prefix, TOLERANCE["attention" if op == "attend" else op])
         if not good:
             worst = np.nanmax(np.abs(prefix.astype(np.float64) - value))
             wrong.append(f"{name}: off by up to {worst:.3g}, largest {np.nanmax(np.abs(value)):.3g}")

@@ -73,7 +73,7 @@ class Jobs:
 @cache
 def all_jobs(kind: str) -> Jobs:
     """Everything to run on a kind of device."""
-    levels, batch = LEVELS[kind], Batch(kind == "gpu")
+    levels, batch = LEVELS[kind], Batch(kind)
     cases = {case.name: case.work(levels) for case in CASES}
     specs = {spec.name: works(spec, levels) for spec in (*SPECS, *MUTANT_SPECS)}
     with patch.dict(OPS, MUTANTS):

@@ -16,7 +16,7 @@ from specdec_compiler.kernels.rope import kv_elements
 from specdec_compiler.kernels.twins import pack_activations, page_index
 from specdec_compiler.quantize import QuantWeight
 
-from .jobs import Arrays
+from .forms import Arrays
 
 UNTOUCHED = -777
 ROPE_THETA = 10000.0
@@ -113,6 +113,12 @@ def _attention(p, rng, levels, start, rows):
     return {"q": floats(rng, m, h, d) * 2, **pages, "out": blank(m * h * d)}
 
 
+def _attend(p, rng, levels, start, rows):
+    arrays = _attention(p, rng, levels, start, rows)
+    size = arrays.pop("out").size
+    return arrays | blank_codes(1, size, levels)
+
+
 def _concat(p, rng, levels, start, rows):
     m, parts = int(p["m"]), [int(part) for part in str(p["parts"]).split("x")]
     sources = {f"x{i}": floats(rng, m, width) for i, width in enumerate(parts)}
@@ -127,19 +133,15 @@ def _logits(p, rng):
     return logits.ravel()
 
 
-def _argmax(p, rng, levels, start, rows):
-    return {"logits": _logits(p, rng), "out": blank(OUT_ROWS * 2, np.int32)}
+def _choose(p, rng, levels, start, rows):
+    tokens = rng.integers(0, 1000, int(p["tokens"])).astype(np.int32)
+    out, done = blank(OUT_ROWS * 2, np.int32), blank(1, np.int32)
+    return {"logits": _logits(p, rng), "out": out, "tokens": tokens, "done": done}
 
 
 def _score(p, rng, levels, start, rows):
     ids = rng.integers(0, int(p["n"]), OUT_ROWS).astype(np.int32)
     return {"logits": _logits(p, rng), "score_ids": ids, "score": blank(OUT_ROWS * 3)}
-
-
-def _advance(p, rng, levels, start, rows):
-    tokens = rng.integers(0, 1000, int(p["tokens"])).astype(np.int32)
-    out = rng.integers(0, 1000, OUT_ROWS * 2).astype(np.int32)
-    return {"tokens": tokens, "out": out, "done": blank(1, np.int32)}
 
 
 _MAKERS = {
@@ -149,12 +151,12 @@ _MAKERS = {
     "linear_add": _linear_add,
     "rope_append": _rope_append,
     "attention": _attention,
+    "attend": _attend,
     "quantize": _quantize,
     "silu_mul_quantize": _silu_mul_quantize,
     "concat2": _concat,
     "concat3": _concat,
-    "argmax": _argmax,
-    "advance": _advance,
+    "choose": _choose,
     "score": _score,
 }
 

@@ -8,16 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from specdec_compiler.kernels import OPS
 from specdec_compiler.kernels.base import OUT_ROWS
 from specdec_compiler.kernels.twins import page_index
 
 from .cases import EPS
+from .forms import Arrays, arguments, real
 from .inputs import blank, make_inputs
-from .jobs import Arrays, Work
+from .jobs import Work
 
 WIDTHS = (1, 2, 4, 8, 32)
-HEAD_WIDTHS = (1, 2, 4, 8)  # ops on logits: prefill has no head
+VERIFY_WIDTHS = (
+    1,
+    2,
+    4,
+    8,
+)  # ops on logits: prefill has no head; and positions too many to try in 1,100 rows each
 ROW_INPUTS = {
     "embed": (),
     "norm_quantize": ("x",),
@@ -25,16 +30,18 @@ ROW_INPUTS = {
     "linear_add": ("xq", "xs", "residual"),
     "rope_append": ("qkv",),
     "attention": ("q",),
+    "attend": ("q",),
     "quantize": ("x",),
     "silu_mul_quantize": ("gate_up",),
     "concat2": ("x0", "x1"),
     "concat3": ("x0", "x1", "x2"),
-    "argmax": ("logits",),
+    "choose": ("logits",),
     "score": ("logits", "score_ids"),
 }
-POSITIONAL = ("embed", "rope_append", "attention")
-FIXED_ROWS = {("argmax", "out"), ("score", "score"), ("score", "score_ids")}  # OUT_ROWS rows at every width
+POSITIONAL = ("embed", "rope_append", "attention", "attend")
+FIXED_ROWS = {("choose", "out"), ("score", "score"), ("score", "score_ids")}  # OUT_ROWS rows at every width
 PAGES = ("k_pages", "v_pages")
+STATE = ("args", "tokens", "done")  # written, but not by rows
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class Spec:
 
     @property
     def like(self) -> str:
-        return self.op.removeprefix("mutant_")
+        return real(self.op)
 
     @property
     def name(self) -> str:
@@ -89,18 +96,18 @@ def works(spec: Spec, levels: int) -> list[Work]:
 
 def _work(spec: Spec, run: Run, probe: Arrays, rng: np.random.Generator) -> Work:
     arrays = dict(probe)
-    for name, access in OPS[spec.like].args:
+    for name, access in arguments(spec.like).items():
         if (spec.like, name) in FIXED_ROWS or name in PAGES:
             width = 1
         else:
             width = run.width
         if name in ROW_INPUTS[spec.like]:
             arrays[name] = _placed(spec, run, name, probe[name], rng)
-        elif access == "write":
+        elif access == "write" and name not in STATE:
             arrays[name] = blank(probe[name].size * width, probe[name].dtype)
     start = spec.position - run.slot if spec.like in POSITIONAL else 0
     arrays["args"] = np.array([start, run.rows, 0, 0], np.int32)
-    if "tokens" in probe:
+    if spec.like == "embed":
         arrays["tokens"] = _noise(rng, probe["tokens"], probe["tokens"].size)
         arrays["tokens"][spec.position] = probe["tokens"][spec.position]
     return Work(spec.op, spec.params | {"m": run.width}, arrays)
@@ -119,6 +126,8 @@ def _probe_bits(spec: Spec, run: Run, work: Work, result: Arrays) -> dict[str, b
     """What the probe's row left in each written argument."""
     bits = {}
     for name, value in result.items():
+        if name in STATE:
+            continue
         if name in PAGES:
             places = [
                 page_index(work.params, work.arrays, spec.position, head)[PAGES.index(name)]
@@ -157,12 +166,14 @@ SPECS = [
     *(Spec("linear_add", {"n": 20, "k": k, "fmt": fmt}) for k, fmt in ((576, "q4"), (1536, "q8"))),
     *(Spec("rope_append", SMALL, position) for position in (0, 255, 256)),
     Spec("rope_append", GROUPED, 257),
-    *(Spec("attention", SMALL, position) for position in (0, 3, 254, 255, 256, 257, 511, 512, 513)),
-    *(Spec("attention", GROUPED, position) for position in (255, 256)),
+    *(Spec("attention", shape, 256) for shape in (SMALL, GROUPED)),
+    *(Spec("attention", SMALL, at, VERIFY_WIDTHS) for at in (0, 3, 254, 255, 257, 511, 512, 513)),
+    *(Spec("attention", GROUPED, at, VERIFY_WIDTHS) for at in (255, 257)),
+    Spec("attend", GROUPED | {"k": 192}, 257),
     Spec("quantize", {"k": 576}),
     Spec("silu_mul_quantize", {"k": 1536}),
     Spec("concat2", {"parts": "4x64"}),
     Spec("concat3", {"parts": "64x4x36"}),
-    Spec("argmax", {"n": 301, "padded": 320}, widths=HEAD_WIDTHS),
-    Spec("score", {"n": 301, "padded": 320}, widths=HEAD_WIDTHS),
+    Spec("choose", {"n": 5001, "padded": 5024, "tokens": 600}, widths=VERIFY_WIDTHS),
+    Spec("score", {"n": 301, "padded": 320}, widths=VERIFY_WIDTHS),
 ]

@@ -1,7 +1,7 @@
 """Jobs: kernel calls over given buffers, gathered into one batch for each device, and the batch as bytes for other processes.
 
-A Work names an op and its arguments; `job` turns it into steps for the CPU or the GPU (where attention is two kernels). Knows
-nothing of what is checked. Invariant: equal arrays are stored once, so that many jobs over the same weights stay small.
+A Work names an op and its arguments; a batch turns it into the kernels it is on the CPU or the GPU (forms.py). Knows nothing of what
+is checked. Invariant: equal arrays are stored once, so that many jobs over the same weights stay small.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from specdec_compiler.kernels import OPS, Params, kernel_name
-from specdec_compiler.kernels.attention import num_splits
+from specdec_compiler.kernels import Params, kernel_name
 
-Arrays = dict[str, np.ndarray]
+from .forms import Arrays, arguments, scratch, steps
+
 ALIGN = 256  # a multiple of the plan's alignment of tensors
 
 
@@ -41,32 +41,23 @@ class Job:
 class Batch:
     """All jobs of a device, and the kernel instances they need with their arguments' names."""
 
-    gpu: bool
+    kind: str  # "cpu" | "gpu"
     jobs: list[Job] = field(default_factory=list)
     instances: dict[str, tuple[str, Params]] = field(default_factory=dict)
     arguments: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, work: Work) -> int:
         """Append a job; gives its index."""
-        steps, extra = self._steps(work)
-        written = [name for name, access in OPS[work.op].args if access != "read"]
-        self.jobs.append(Job(tuple(steps), work.arrays | extra, tuple(written)))
+        listed = []
+        for step in steps(work.op, self.kind):
+            name = kernel_name(step.op, work.params)
+            self.instances[name] = (step.op, work.params)
+            self.arguments[name] = step.slots
+            listed.append((name, step.slots))
+        extra = scratch(work.op, self.kind, work.params)
+        written = [name for name, access in arguments(work.op).items() if access != "read"]
+        self.jobs.append(Job(tuple(listed), work.arrays | extra, (*written, *extra)))
         return len(self.jobs) - 1
-
-    def _steps(self, work: Work) -> tuple[list[tuple[str, tuple[str, ...]]], Arrays]:
-        if self.gpu and work.op.endswith("attention"):
-            p = work.params
-            size = int(p["m"]) * int(p["h"]) * num_splits(int(p["ctx"])) * (int(p["d"]) + 2)
-            partial = {"partial": np.full(size, np.nan, np.float32)}
-            split = work.op.replace("attention", "attention_split")
-            return [self._step(split, p), self._step("attention_merge", p)], partial
-        return [self._step(work.op, work.params)], {}
-
-    def _step(self, op: str, params: Params) -> tuple[str, tuple[str, ...]]:
-        name = kernel_name(op, params)
-        self.instances[name] = (op, params)
-        self.arguments[name] = tuple(arg for arg, _ in OPS[op].args)
-        return name, self.arguments[name]
 
     def outputs(self, data: bytes) -> list[Arrays]:
         """The concatenated reads of all jobs, cut up again."""

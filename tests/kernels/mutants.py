@@ -50,7 +50,7 @@ def _mutant(op: str, cpu, gpu) -> Op:
 _CHANGES = {
     "linear": ((linear_file, "T", _Descending()), (linear_file, "LANES", 64)),
     "attention": ((attention_file, "SPLIT", 128), None),
-    "attention_split": (None, (attention_file, "THREADS", 32)),
+    "attention_split": (None, (attention_file, "_lanes", lambda d: 32)),
 }
 MUTANTS = {f"mutant_{op}": _mutant(op, *changes) for op, changes in _CHANGES.items()}
 MUTANT_SPECS = [

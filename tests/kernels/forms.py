@@ -1,0 +1,79 @@
+"""What the tests call an op, as kernels: most are one kernel; some are two, and other two on the GPU than on the CPU.
+
+attention  in two kernels on the GPU
+attend     the attention of a layer and the quantizing of its result, which the GPU fuses
+choose     what follows the logits: argmax, then advance
+Scratch is what the first kernel hands to the second; it comes back too, so that row invariance sees its bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from specdec_compiler.kernels import OPS, Params
+from specdec_compiler.kernels.attention import num_splits
+from specdec_compiler.kernels.select import PARTIAL, num_chunks
+
+Arrays = dict[str, np.ndarray]
+MUTANT = "mutant_"  # begins the name of an op whose first kernel was made wrong on purpose (mutants.py)
+TWO_KERNELS = {
+    ("attention", "gpu"): ("attention_split", "attention_merge"),
+    ("attend", "cpu"): ("attention", "quantize"),
+    ("attend", "gpu"): ("attention_split", "attention_merge_quantize"),
+    ("choose", "cpu"): ("argmax", "advance"),
+    ("choose", "gpu"): ("argmax_split", "argmax_merge"),
+}
+_RENAMED = {("attend", "quantize", "x"): "out"}  # the second kernel's name of what the first wrote
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel of an op: `slots` names the buffer of each of its arguments."""
+
+    op: str
+    slots: tuple[str, ...]
+
+
+def real(op: str) -> str:
+    """The op that a mutant imitates; any other op itself."""
+    return op.removeprefix(MUTANT)
+
+
+def steps(op: str, kind: str) -> list[Step]:
+    """The kernels of an op on a kind of device."""
+    kernels = TWO_KERNELS.get((real(op), kind), (real(op),))
+    listed = [
+        Step(kernel, tuple(_RENAMED.get((real(op), kernel, arg), arg) for arg, _ in OPS[kernel].args))
+        for kernel in kernels
+    ]
+    if op != real(op):
+        listed[0] = Step(MUTANT + listed[0].op, listed[0].slots)
+    return listed
+
+
+def arguments(op: str) -> dict[str, str]:
+    """name -> access of what goes into and comes out of an op, scratch excluded: the same on every device."""
+    access: dict[str, str] = {}
+    for step in steps(real(op), "cpu"):
+        for slot, (_, how) in zip(step.slots, OPS[step.op].args, strict=True):
+            read_before = how == "read" and slot in access
+            access[slot] = access[slot] if read_before else how
+    if real(op) == "attend":
+        del access["out"]
+    return access
+
+
+def scratch(op: str, kind: str, p: Params) -> Arrays:
+    """The scratch buffers of an op, as they are before the call."""
+    m = int(p.get("m", 0))
+    if real(op) in ("attend", "attention"):
+        heads, d = m * int(p["h"]), int(p["d"])
+        if kind == "cpu" and real(op) == "attention":
+            return {}
+        if kind == "cpu":
+            return {"out": np.full(heads * d, np.nan, np.float32)}
+        return {"partial": np.full(heads * num_splits(int(p["ctx"])) * (d + 2), np.nan, np.float32)}
+    if real(op) == "choose" and kind == "gpu":
+        return {"partial": np.full(m * num_chunks(int(p["n"])) * PARTIAL, -1, np.int32)}
+    return {}
