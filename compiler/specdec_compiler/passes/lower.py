@@ -65,13 +65,16 @@ def gpu_target() -> tvm.target.Target:
 
 
 def gpu_passes() -> list:
-    """Every pass a GPU kernel goes through, in order. No automatic barriers: the kernels place their own."""
+    """Every pass a GPU kernel goes through, in order.
+
+    No automatic barriers: the kernels place their own. No StorageRewrite: it lets workgroup arrays with disjoint lives share
+    memory, and without a barrier between them one thread would write the second over what another has yet to read of the first.
+    """
     return [
         tirx.transform.BindTarget(gpu_target()),
         tirx.transform.FlattenBuffer(),
         tirx.transform.NarrowDataType(32),
         tirx.transform.VectorizeLoop(True),
-        tirx.transform.StorageRewrite(),
         tirx.transform.UnrollLoop(),
         tirx.transform.StmtSimplify(),
         tirx.transform.RemoveNoOp(),
