@@ -200,7 +200,8 @@ def _argmax_merge_gpu(name: str, p: Params):
             best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
             row, lane_id = T.bind(T.truncdiv(tx, MERGE_LANES)), T.bind(T.truncmod(tx, MERGE_LANES))
             rows = local(1, "int32")
-            store(rows, 0, args[1])  # before the barriers: thread 0 overwrites it while other rows still write
+            # before the barriers: thread 0 overwrites it while other rows still write
+            store(rows, 0, args[1])
             store(best, 0, f32(LOWEST))
             store(best_id, 0, T.int32(int(p["n"]) - 1))
             store(good, 0, T.int32(1))
