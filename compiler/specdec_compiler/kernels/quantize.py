@@ -103,9 +103,7 @@ class WordQuantizer:
     def __init__(self, num_threads: int, tx):
         self.tx = tx
         self.first = T.bind(T.bitwise_and(tx, T.int32(~(WORDS - 1))))  # the group's first thread
-        # one array for peaks and, behind them, sums: TVM lets two arrays with disjoint lives share their memory, and then a thread
-        # writes its sum over a peak that another has yet to read
-        self.num_threads, self.memory = num_threads, shared(2 * num_threads, "int32")
+        self.peaks, self.sums = shared(num_threads, "int32"), shared(num_threads, "int32")
         self.values, self.numbers = local(4, "float32"), local(2, "float32")
         self.ints = local(3, "int32")  # peak bits, sum, word
 
@@ -121,19 +119,19 @@ class WordQuantizer:
         for j in range(4):
             magnitude = T.bitwise_and(T.reinterpret("int32", values[j]), T.int32(MAGNITUDE_BITS))
             store(ints, 0, T.max(ints[0], magnitude))
-        store(self.memory, tx, ints[0])
+        store(self.peaks, tx, ints[0])
         barrier()
         for other in range(WORDS):
-            store(ints, 0, T.max(ints[0], self.memory[self.first + other]))
+            store(ints, 0, T.max(ints[0], self.peaks[self.first + other]))
         _emit_scale(ints[0], LEVELS["gpu"], self.numbers)
         self._pack()
-        store(self.memory, self.num_threads + tx, ints[1])
+        store(self.sums, tx, ints[1])
         barrier()
         with when(valid):
             store(xq, row_word + word, ints[2])
         with when(T.And(valid, tx == self.first)):
             for other in range(1, WORDS):
-                store(ints, 1, ints[1] + self.memory[self.num_threads + tx + other])
+                store(ints, 1, ints[1] + self.sums[tx + other])
             _emit_sum(ints[0], self.numbers, ints[1], xs, T.shift_right(row_word + word, 3))
 
     def _pack(self) -> None:
