@@ -241,38 +241,40 @@ def _split_gpu(name: str, p: Params):
             base, kv_head = T.bind(split * SPLIT), T.bind(T.truncdiv(head, h // kv))
             length = T.bind(T.Select(row < args[1], args[0] + row + 1, 0))
             count = T.bind(T.max(T.min(length - base, SPLIT), 0))
-            store(acc, 0, f32(0))
-            with when(tx < count):
-                _gpu_score(q, k_pages, page_table, acc, (row * h + head) * d, kv_head, base, tx, p)
-            store(peak, 0, acc[0])
-            store(red, tx, T.Select(tx < count, acc[0], f32(NEGATIVE)))
-            barrier()
-            _tree(red, tx, T.max)
-            store(total, 0, red[0])
-            barrier()
-            # stored, not bound to a name: an expression is evaluated where it is used, after peak is overwritten
-            store(acc, 0, T.Select(tx < count, T.exp(peak[0] - total[0]), f32(0)))
-            store(peak, 0, total[0])
-            store(scores, tx, acc[0])
-            store(red, tx, acc[0])
-            barrier()
-            _tree(red, tx, lambda a, b: a + b)
-            store(total, 0, red[0])
-            barrier()
-            store(acc, 0, f32(0))
-            i, part = T.bind(T.truncmod(tx, lanes)), T.bind(T.truncdiv(tx, lanes))
-            _gpu_values(v_pages, page_table, scores, acc, kv_head, base, count, i, part, p)
-            store(red, tx, acc[0])
-            barrier()
-            out = T.bind(((row * h + head) * splits + split) * (d + 2))
-            with when(T.And(count > 0, tx < d)):
-                store(acc, 0, red[tx])
-                for other in range(1, THREADS // lanes):
-                    store(acc, 0, acc[0] + red[other * lanes + tx])
-                store(partial, out + tx, acc[0])
-            with when(T.And(count > 0, tx == 0)):
-                store(partial, out + d, peak[0])
-                store(partial, out + d + 1, total[0])
+            # uniform: the count comes from args (read-only) and the workgroup; empty splits end here, barriers and all
+            with when(count > 0):
+                store(acc, 0, f32(0))
+                with when(tx < count):
+                    _gpu_score(q, k_pages, page_table, acc, (row * h + head) * d, kv_head, base, tx, p)
+                store(peak, 0, acc[0])
+                store(red, tx, T.Select(tx < count, acc[0], f32(NEGATIVE)))
+                barrier()
+                _tree(red, tx, T.max)
+                store(total, 0, red[0])
+                barrier()
+                # stored, not bound to a name: an expression is evaluated where it is used, after peak is overwritten
+                store(acc, 0, T.Select(tx < count, T.exp(peak[0] - total[0]), f32(0)))
+                store(peak, 0, total[0])
+                store(scores, tx, acc[0])
+                store(red, tx, acc[0])
+                barrier()
+                _tree(red, tx, lambda a, b: a + b)
+                store(total, 0, red[0])
+                barrier()
+                store(acc, 0, f32(0))
+                i, part = T.bind(T.truncmod(tx, lanes)), T.bind(T.truncdiv(tx, lanes))
+                _gpu_values(v_pages, page_table, scores, acc, kv_head, base, count, i, part, p)
+                store(red, tx, acc[0])
+                barrier()
+                out = T.bind(((row * h + head) * splits + split) * (d + 2))
+                with when(tx < d):
+                    store(acc, 0, red[tx])
+                    for other in range(1, THREADS // lanes):
+                        store(acc, 0, acc[0] + red[other * lanes + tx])
+                    store(partial, out + tx, acc[0])
+                with when(tx == 0):
+                    store(partial, out + d, peak[0])
+                    store(partial, out + d + 1, total[0])
 
     return prim_func(name, [*_inputs(p), _partial(p)], body)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, OUT_ROWS, Op, Params, gpu_only
+from .base import ARGS, OUT_ROWS, Op, Params, cpu_only, gpu_only
 from .ir import (
     F32X4,
     I32X4,
@@ -82,46 +82,6 @@ def _argmax_cpu(name: str, p: Params):
 
 
 THREADS = 256
-
-
-def _argmax_gpu(name: str, p: Params):
-    m, vocab, padded = int(p["m"]), int(p["n"]), int(p["padded"])
-
-    def body(args, logits, out):
-        with threads(m, 1, 1, THREADS) as (row, _, _, tx):
-            values, ids, goods = (
-                shared(THREADS, "float32"),
-                shared(THREADS, "int32"),
-                shared(THREADS, "int32"),
-            )
-            best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
-            store(best, 0, f32(LOWEST))
-            store(best_id, 0, T.int32(vocab - 1))
-            store(good, 0, T.int32(1))
-            with when(row < args[1]), T.serial(0, -(-vocab // THREADS)) as i:
-                at = T.bind(i * THREADS + tx)
-                with when(at < vocab):
-                    value = T.bind(logits[row * padded + at])
-                    _consider(value, at, best, best_id)
-                    store(good, 0, T.Select(is_finite_bits(value), good[0], T.int32(0)))
-            store(values, tx, best[0])
-            store(ids, tx, best_id[0])
-            store(goods, tx, good[0])
-            barrier()
-            step = THREADS // 2
-            while step:
-                with when(tx < step):
-                    _consider(values[tx + step], ids[tx + step], best, best_id)
-                    store(values, tx, best[0])
-                    store(ids, tx, best_id[0])
-                    store(goods, tx, T.min(goods[tx], goods[tx + step]))
-                barrier()
-                step //= 2
-            with when(T.And(tx == 0, row < args[1])):
-                store(out, row * 2, ids[0])
-                store(out, row * 2 + 1, goods[0])
-
-    return prim_func(name, [("args", ARGS, "int32"), _logits(p), ("out", OUT_ROWS * 2, "int32")], body)
 
 
 CHUNK = 4096  # logits one workgroup of argmax_split looks at
@@ -253,14 +213,6 @@ def _advance_cpu(name: str, p: Params):
     return prim_func(name, _advance_params(p), _advance_body)
 
 
-def _advance_gpu(name: str, p: Params):
-    def body(args, tokens, out, done):
-        with threads(1, 1, 1, 1):
-            _advance_body(args, tokens, out, done)
-
-    return prim_func(name, _advance_params(p), body)
-
-
 # --- score -------------------------------------------------------------------------------------------------------------
 
 SCORE_FIELDS = 3  # margin (top-1 minus top-2 logit), logprob of the given id, top-1 logit
@@ -361,12 +313,12 @@ def _score_gpu(name: str, p: Params):
     return prim_func(name, _score_params(p), body)
 
 
-ARGMAX = Op("argmax", (("args", "read"), ("logits", "read"), ("out", "write")), _argmax_cpu, _argmax_gpu)
+ARGMAX = Op("argmax", (("args", "read"), ("logits", "read"), ("out", "write")), _argmax_cpu, cpu_only)
 ADVANCE = Op(
     "advance",
     (("args", "read_write"), ("tokens", "read_write"), ("out", "read"), ("done", "write")),
     _advance_cpu,
-    _advance_gpu,
+    cpu_only,
 )
 ARGMAX_SPLIT = Op(
     "argmax_split", (("args", "read"), ("logits", "read"), ("partial", "write")), gpu_only, _argmax_split_gpu
