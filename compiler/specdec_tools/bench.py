@@ -1,5 +1,6 @@
 """specdec-bench: speeds of this machine, measured on real bundles, as a table and as JSON.
 
+`specdec-bench model BUNDLE|SHAPE` and `pack` measure GPU kernels and passes (bench_gpu.py).
 `specdec-bench run BUNDLE` decodes the same prompts on each backend with each drafter, interleaved round by round, and reports medians:
 tokens a second, prefill, the split of a cycle into draft, verify and other, and Python's share of it in the browser.
 """
@@ -17,7 +18,10 @@ from typing import Any
 
 from specdec_runtime.faults import SpecdecError, error_json, exit_code
 
-from .browser import BrowserOptions, page_session
+from .bench_gpu import bench_model, pack
+from .bench_gpu import show as show_gpu
+from .bench_gpu import table as gpu_table
+from .browser import ADAPTERS, BrowserOptions, page_session
 from .native_run import NativeRun
 from .serve import running_site
 
@@ -139,7 +143,36 @@ def make_parser() -> argparse.ArgumentParser:
     run.set_defaults(
         call=lambda a: asyncio.run(bench_run(a.bundle, a.backends.split(","), a.max_tokens, a.rounds))
     )
+    run.set_defaults(show=table)
+
+    model = commands.add_parser(
+        "model", help="GPU passes, rounds and kernels of a bundle or a shape, random weights"
+    )
+    model.add_argument("name", help="a bundle folder, or 135M, 1B, 3B, 8B")
+    model.add_argument("--context", type=int, default=2048)
+    model.add_argument("--adapter", choices=ADAPTERS, default="gpu")
+    model.add_argument("--start", type=int, default=512, help="position the passes run at")
+    model.add_argument("--no-kernels", action="store_true", help="whole passes only")
+    model.add_argument("--timeout", type=float, default=600.0)
+    model.add_argument("--json", action="store_true")
+    model.set_defaults(call=_model, show=gpu_table)
+
+    packed = commands.add_parser("pack", help="write the bench page and plans for a machine elsewhere")
+    packed.add_argument("names", nargs="+", metavar="NAME")
+    packed.add_argument("-o", "--out", type=Path, required=True)
+    packed.add_argument("--context", type=int, default=2048)
+    packed.set_defaults(json=False, call=lambda a: pack(a.names, a.out, a.context), show="\n".join)
+
+    saved = commands.add_parser("show", help="the table of a result saved elsewhere")
+    saved.add_argument("file", type=Path)
+    saved.set_defaults(json=False, call=lambda a: a.file, show=show_gpu)
     return parser
+
+
+def _model(args: argparse.Namespace) -> dict[str, Any]:
+    options = BrowserOptions("webgpu", args.adapter, timeout_s=args.timeout)
+    query = f"&start={args.start}" + ("&kernels=0" if args.no_kernels else "")
+    return bench_model(args.name, args.context, options, query)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -152,7 +185,7 @@ def main(argv: list[str] | None = None) -> int:
             print(json.dumps(error_json(error)))
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return exit_code(error)
-    print(json.dumps(report, indent=2) if args.json else table(report))
+    print(json.dumps(report, indent=2) if args.json else args.show(report))
     return 0
 
 
