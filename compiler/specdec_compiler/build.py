@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from specdec_models import ARCHITECTURES, RuntimeConfig, WeightFormats
 from specdec_runtime.faults import ArtifactError
 from specdec_runtime.plan import load_plan
@@ -31,6 +32,7 @@ from .sources import ModelSpec, Quantization, first_layers, open_source
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 MANIFEST = "manifest.json"
 TOKENS_SLACK = 64
+MAX_SHARED_HEADS = 64  # the CPU attention keeps their scores on the stack
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ def open_models(recipe: Recipe) -> Models:
     champion = open_source(recipe.champion.source, recipe.folder, formats)
     context = recipe.context_for(champion.config.context)
     _check_architecture(champion)
+    _check_template(champion)
     if recipe.draft is None:
         return Models(champion, None, False, context)
     if recipe.draft.from_layers is not None:
@@ -58,6 +61,17 @@ def open_models(recipe: Recipe) -> Models:
     _check_architecture(draft)
     check_pair(champion, draft, context)
     return Models(champion, draft, False, context)
+
+
+def _check_template(spec: ModelSpec) -> None:
+    """A template that no run could use is the builder's fault, and said here."""
+    if spec.text.chat_template is None:
+        return
+    try:
+        jinja2.Environment(extensions=["jinja2.ext.loopcontrols"]).parse(spec.text.chat_template)
+    except jinja2.TemplateError as error:
+        message = f"the chat template is no Jinja template: {error}"
+        raise ArtifactError(message, spec.config.name, "correct the template, or take it out") from None
 
 
 def _check_architecture(spec: ModelSpec) -> None:
@@ -71,7 +85,16 @@ def _check_architecture(spec: ModelSpec) -> None:
         raise ArtifactError(
             f"head_dim is {c.head_dim}, the kernels take up to 256", c.name, "use another model"
         )
-    for what, value, multiple in (("head_dim", c.head_dim, 16), ("hidden", c.hidden, 32), ("ffn", c.ffn, 32)):
+    if c.num_heads // c.num_kv_heads > MAX_SHARED_HEADS:
+        message = f"{c.num_heads // c.num_kv_heads} query heads share one key/value head"
+        raise ArtifactError(message, c.name, f"the kernels take up to {MAX_SHARED_HEADS}")
+    query = c.num_heads * c.head_dim
+    for what, value, multiple in (
+        ("num_heads * head_dim", query, 32),
+        ("head_dim", c.head_dim, 16),
+        ("hidden", c.hidden, 32),
+        ("ffn", c.ffn, 32),
+    ):
         if value % multiple:
             message = f"{what} is {value}, but the kernels need a multiple of {multiple}"
             raise ArtifactError(message, c.name, "use another model")
@@ -105,38 +128,82 @@ def build_bundle(recipe_path: Path, destination: Path, progress: Progress) -> di
 
     Raises ArtifactError; then `destination` is as it was.
     """
-    recipe = read_recipe(recipe_path)
+    recipe_sha, recipe = sha256(read_bytes(recipe_path)), read_recipe(recipe_path)
+    destination = destination.resolve()
     _check_destination(destination)
     models = open_models(recipe)
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
     try:
-        manifest = _write_bundle(recipe, hash_file(recipe_path), models, work, progress)
-        os.chmod(work, 0o755)
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(destination)
+        work = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", suffix=".part", dir=destination.parent))
+    except OSError as error:
+        raise _unwritable(destination, error) from None
+    try:
+        manifest = _write_bundle(recipe, recipe_sha, models, work, progress)
+        work.chmod(0o755)
         _replace(work, destination)
+    except OSError as error:
+        raise _unwritable(destination, error) from None
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return manifest
 
 
+def read_bytes(path: Path) -> bytes:
+    """A recipe's bytes; b"" when it cannot be read, which read_recipe then says."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _unwritable(destination: Path, error: OSError) -> ArtifactError:
+    return ArtifactError(f"the bundle cannot be written: {error}", str(destination), "choose another folder")
+
+
 def _check_destination(destination: Path) -> None:
+    if destination == Path.cwd():
+        raise ArtifactError("the destination is the current folder", str(destination), "name a folder in it")
     if destination.exists() and not (destination.is_dir() and _is_bundle_or_empty(destination)):
         message = "the destination exists and is no bundle"
         raise ArtifactError(message, str(destination), "choose another folder, or remove it")
 
 
 def _is_bundle_or_empty(folder: Path) -> bool:
-    return (folder / MANIFEST).exists() or not any(folder.iterdir())
+    """A folder whose every file is a bundle's own: nothing else is ever deleted."""
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    if not files:
+        return True
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        listed = {entry["path"] for entry in manifest["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return manifest.get("format") == "specdec-bundle" and files <= {MANIFEST, *listed}
+
+
+STALE_S = 3600  # a build that long ago has ended, one way or another
+
+
+def _sweep(destination: Path) -> None:
+    """Remove what killed builds of this destination left beside it."""
+    for path in destination.parent.glob(f".{destination.name}.*.part"):
+        if time.time() - path.stat().st_mtime > STALE_S:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _replace(work: Path, destination: Path) -> None:
-    if destination.exists():
-        old = work.with_name(work.name + ".old")
-        os.rename(destination, old)
-        os.rename(work, destination)
-        shutil.rmtree(old)
-    else:
-        os.rename(work, destination)
+    if not destination.exists():
+        work.rename(destination)
+        return
+    old = work.with_name(work.name + ".old.part")
+    destination.rename(old)
+    try:
+        work.rename(destination)
+    except OSError:
+        old.rename(destination)
+        raise
+    shutil.rmtree(old)
 
 
 def _write_bundle(
@@ -193,8 +260,10 @@ def _write_bundle(
 
 def weight_owners(models: Models) -> list[tuple[str, ModelSpec]]:
     """(role, model) of those whose weights are stored: a draft from the champion's layers stores none."""
-    own_draft = models.draft is not None and not models.shared
-    return [("target", models.champion), *([("draft", models.draft)] if own_draft else [])]  # type: ignore[list-item]
+    owners = [("target", models.champion)]
+    if models.draft is not None and not models.shared:
+        owners.append(("draft", models.draft))
+    return owners
 
 
 def model_parts(recipe: Recipe, models: Models, formats: dict[str, dict[str, str]]) -> tuple[Part, ...]:
@@ -235,9 +304,3 @@ def canonical_json(data: Any) -> bytes:
 def sha256(data: bytes) -> str:
     """Hex digest."""
     return hashlib.sha256(data).hexdigest()
-
-
-def hash_file(path: Path) -> str:
-    """Hex digest of a file, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,11 +9,14 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+
+from specdec_runtime.faults import ArtifactError
 
 from . import __version__
 
@@ -48,14 +51,31 @@ def compiler_hash() -> str:
     return digest.hexdigest()
 
 
-def cached(kind: str, key: object, make: Callable[[], bytes]) -> Path:
-    """The file holding make()'s bytes for this (kind, key, compiler); made once, then found."""
+def cached(kind: str, key: object, make: Callable[[], bytes], valid: Callable[[Path], bool]) -> Path:
+    """The file holding make()'s bytes for this (kind, key, compiler); made once, then found.
+
+    A file that is not `valid` (cut short, damaged) is made again. Raises ArtifactError when the folder cannot be written.
+    """
     text = json.dumps([kind, key, compiler_hash()], sort_keys=True)
     path = cache_folder() / kind / hashlib.sha256(text.encode()).hexdigest()
-    if not path.exists():
+    with _typed_errors():
+        if path.exists() and valid(path):
+            return path
         path.parent.mkdir(parents=True, exist_ok=True)
-        data = make()
+    data = make()
+    with _typed_errors():
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(data)
         os.replace(file.name, path)
     return path
+
+
+@contextmanager
+def _typed_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        action = "set SPECDEC_CACHE to a folder that can be written"
+        raise ArtifactError(
+            f"the compile cache cannot be used: {error}", str(cache_folder()), action
+        ) from None

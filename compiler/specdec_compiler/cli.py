@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tqdm import tqdm
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status (2 to 5 by error family, 130 when interrupted)."""
     args = _parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an orderly end: half-written folders go
     try:
         args.run(args)
     except SpecdecError as error:

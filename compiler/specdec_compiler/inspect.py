@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specdec_models import ProgramShape, build_program, build_score
 from specdec_runtime.bundle import Bundle
 from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import Target
 
 from .build import model_parts, open_models, weight_owners
-from .emit.lowered import PREFILL_WIDTH, WIDTHS, Part
+from .emit.lowered import Part, ProgramSpec, part_programs
 from .emit.programs import read_program
 from .emit.weights import NullWriter, write_model
 from .kernels import OPS, kernel_name
@@ -94,26 +93,19 @@ def dump(recipe_path: Path, phase: str, program: str, target: str) -> str:
         role: write_model(spec, role, models.context, NullWriter(), lambda _: None)
         for role, spec in weight_owners(models)
     }
-    part, module = _program(model_parts(recipe, models, formats), program)
+    part, spec = _program(model_parts(recipe, models, formats), program)
     if phase != "kernels":
-        return run_phases(module, target, phase).script()
-    steps = read_program(run_phases(module, target), part.role, part.weights, ("", "", "")).steps
+        return run_phases(spec.build(), target, phase).script()
+    steps = read_program(run_phases(spec.build(), target), part.role, part.weights, spec.results).steps
     kernels = {kernel_name(step.op, step.params): step for step in steps}
     build = {name: getattr(OPS[step.op], target)(name, step.params) for name, step in kernels.items()}
     return "\n\n".join(function.script() for function in build.values())
 
 
-def _program(parts: tuple[Part, ...], wanted: str) -> tuple[Part, Any]:
-    names = []
-    for part in parts:
-        kind = "verify" if part.role == "target" else "step"
-        shapes = {f"{part.role}.prefill": ProgramShape(PREFILL_WIDTH, False)}
-        shapes |= {f"{part.role}.{kind}_{width}": ProgramShape(width, True) for width in WIDTHS[part.role]}
-        names += list(shapes)
-        if wanted in shapes:
-            return part, build_program(part.config, shapes[wanted])
-        for width in WIDTHS[part.role] if part.role == "target" else ():
-            names.append(f"target.score_{width}")
-            if wanted == names[-1]:
-                return part, build_score(part.config, width)
-    raise RequestError(f"there is no program {wanted!r}", "--program", f"use one of {', '.join(names)}")
+def _program(parts: tuple[Part, ...], wanted: str) -> tuple[Part, ProgramSpec]:
+    programs = {program.name: (part, program) for part in parts for program in part_programs(part)}
+    if wanted not in programs:
+        raise RequestError(
+            f"there is no program {wanted!r}", "--program", f"use one of {', '.join(programs)}"
+        )
+    return programs[wanted]

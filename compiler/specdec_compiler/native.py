@@ -5,6 +5,7 @@ TVM is imported only when the kernels are not in the cache yet.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from specdec_runtime.backends.native import NativeBackend
@@ -31,4 +32,22 @@ def open_backend(bundle: Bundle | Path | str) -> NativeBackend:
 
         return build_native(kernels)
 
-    return NativeBackend(bundle, cached("native", key, build))
+    return NativeBackend(bundle, cached("native", key, build, _loads))
+
+
+def _loads(path: Path) -> bool:
+    """True for a library that is whole: a cut one must not be given to the loader, which may crash on it."""
+    data = path.read_bytes()
+    return len(data) > ELF_HEADER and _elf_end(data) <= len(data)
+
+
+ELF_HEADER = 64
+
+
+def _elf_end(data: bytes) -> int:
+    """The byte where a 64-bit ELF file's section table, its last part, ends; beyond any file when it is no ELF."""
+    if data[:4] != b"\x7fELF":
+        return sys.maxsize
+    offset = int.from_bytes(data[40:48], "little")
+    size, count = (int.from_bytes(data[at : at + 2], "little") for at in (58, 60))
+    return offset + size * count

@@ -17,8 +17,9 @@ import numpy as np
 from specdec_runtime.faults import ArtifactError, RequestError
 
 from .sources.floats import to_bf16
-from .tiny_tokenizer import SPECIAL, tiny_tokenizer
+from .tiny_tokenizer import MAX_VOCAB, SPECIAL, tiny_tokenizer
 
+MIN_VOCAB = 300
 DEFAULT_VOCAB = 384
 BOS, EOS = 1, 2
 CHAT_TEMPLATE = (
@@ -68,7 +69,7 @@ def make_tiny(
 ) -> Path:
     """Write folder/champion, folder/draft (Llama folders) and folder/recipe.toml; -> the recipe's path.
 
-    vocab: 259..1000 ids. tied: whether the head is the embedding; None lets the seed choose (odd: tied).
+    vocab: 300..1000 ids. tied: whether the head is the embedding; None lets the seed choose (odd: tied).
     add_bos: whether prompts begin with <|im_start|>. Raises RequestError for a vocabulary or seed out of
     range, ArtifactError when the folder cannot be written.
     """
@@ -76,6 +77,9 @@ def make_tiny(
         raise RequestError(
             f"the seed {seed} is not possible", "tiny: seed", "give a number from 0 to 4294967295"
         )
+    if not MIN_VOCAB <= vocab <= MAX_VOCAB:
+        message = f"a vocabulary of {vocab} ids is not possible"
+        raise RequestError(message, "tiny: vocab", f"give a number from {MIN_VOCAB} to {MAX_VOCAB}")
     folder, shape = Path(folder), shape or TinyShape()
     tied = seed % 2 == 1 if tied is None else tied
     tokenizer = tiny_tokenizer(vocab)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from specdec_compiler.build import hash_file, open_models
+from specdec_compiler.build import open_models, sha256
 from specdec_compiler.recipe import read_recipe
 from specdec_compiler.sources import locate
 from specdec_runtime.bundle import Bundle, open_bundle
@@ -155,7 +155,7 @@ def _recipe_path(bundle: Bundle, given: Path | None) -> Path:
     """The recipe the bundle was made from, known by its hash."""
     candidates = [given] if given else sorted((ROOT / "models" / "recipes").glob("*.toml"))
     for path in candidates:
-        if path.is_file() and hash_file(path) == bundle.plan.ids.recipe:
+        if path.is_file() and sha256(path.read_bytes()) == bundle.plan.ids.recipe:
             return path
     where = str(given or "models/recipes")
     raise RequestError(

@@ -8,10 +8,14 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
+import tvm
 from specdec_models import ProgramShape, RuntimeConfig, build_program, build_score
 
 from ..cache import cached
@@ -46,11 +50,46 @@ class Lowered:
     wgsl: bytes
 
 
+@dataclass(frozen=True)
+class ProgramSpec:
+    """One program of a part: how its module is made, and which plan tensors its results are ("" = scratch)."""
+
+    name: str
+    width: int
+    build: Callable[[], tvm.IRModule]
+    results: tuple[str, ...]
+
+
+def part_programs(part: Part) -> list[ProgramSpec]:
+    """THE list of programs of a model: prefill, a pass with a head for each width, and the target's score programs."""
+    role, config = part.role, part.config
+    results = (f"{role}.logits", f"{role}.out", f"{role}.done")
+    kind = "verify" if role == "target" else "step"
+    prefill = partial(build_program, config, ProgramShape(PREFILL_WIDTH, False))
+    programs = [ProgramSpec(f"{role}.prefill", PREFILL_WIDTH, prefill, ("",))]
+    for width in WIDTHS[role]:
+        make = partial(build_program, config, ProgramShape(width, True))
+        programs.append(ProgramSpec(f"{role}.{kind}_{width}", width, make, results))
+    if role == "target":
+        for width in WIDTHS[role]:
+            make = partial(build_score, config, width)
+            programs.append(ProgramSpec(f"target.score_{width}", width, make, ("target.score",)))
+    return programs
+
+
 def lower(parts: tuple[Part, ...]) -> Lowered:
     """Lower every program of every part for both targets; from the cache when these shapes were seen."""
-    path = cached("lowered", [asdict(part) for part in parts], lambda: _archive(_lower(parts)))
+    path = cached("lowered", [asdict(part) for part in parts], lambda: _archive(_lower(parts)), _is_whole)
     with zipfile.ZipFile(path) as archive:
         return Lowered(json.loads(archive.read("targets.json")), archive.read("wasm"), archive.read("wgsl"))
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, EOFError):
+        return False
 
 
 def _archive(lowered: Lowered) -> bytes:
@@ -103,30 +142,10 @@ class _Target:
                 self.instances.setdefault(kernel_name(step.op, step.params), (step.op, step.params))
 
     def add_part(self, part: Part) -> None:
-        role = part.role
-        results = (f"{role}.logits", f"{role}.out", f"{role}.done")
-        kind = "verify" if role == "target" else "step"
-        self.add(
-            part,
-            f"{role}.prefill",
-            PREFILL_WIDTH,
-            build_program(part.config, ProgramShape(PREFILL_WIDTH, False)),
-            ("",),
-        )
-        for width in WIDTHS[role]:
-            module = build_program(part.config, ProgramShape(width, True))
-            self.add(part, f"{role}.{kind}_{width}", width, module, results)
-        if role == "target":
-            for width in WIDTHS[role]:
-                self.add(
-                    part, f"target.score_{width}", width, build_score(part.config, width), ("target.score",)
-                )
-
-    def add(self, part: Part, name: str, width: int, module, results: tuple[str, ...]) -> None:
-        planned = run_phases(module, self.target)
-        self.programs.append(
-            (name, part.role, width, read_program(planned, part.role, part.weights, results))
-        )
+        for program in part_programs(part):
+            planned = run_phases(program.build(), self.target)
+            read = read_program(planned, part.role, part.weights, program.results)
+            self.programs.append((program.name, part.role, program.width, read))
 
     def kernel(self, name: str) -> dict[str, Any]:
         op, params = self.instances[name]

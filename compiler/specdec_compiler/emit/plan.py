@@ -125,11 +125,9 @@ class _Assembler:
         if not isinstance(place, str):
             storage, dtype, shape = place
             name = f"scratch.{storage}:{dtype}:{'x'.join(map(str, shape))}"
-            return (
-                self.index.get(name, -1)
-                if name in self.index
-                else self.tensor(name, self.scratch[storage], 0, dtype, shape)
-            )
+            if name not in self.index:
+                self.tensor(name, self.scratch[storage], 0, dtype, shape)
+            return self.index[name]
         if place in self.index:
             return self.index[place]
         if place in self.stored:

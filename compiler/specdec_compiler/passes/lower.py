@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 import tvm
+from specdec_runtime.faults import ContractError
 from tvm import s_tir, tirx
 
 from . import intrinsics  # noqa: F401  registers the lowering rule of dot_i16x8
@@ -104,7 +105,7 @@ def _grid(function: tirx.PrimFunc) -> tuple[int, int, int]:
 def _finish_wgsl(text: str, grid: tuple[int, int, int]) -> Wgsl:
     """Drop TVM's uniform with the launch bound: our grids are exact, so a block index never passes it.
 
-    TVM folds z into x (`blockIdx.z * gridDim.x + blockIdx.x`) to get past the 65,535 limit; our own z stays z.
+    TVM reads the block index as `blockIdx.z * gridDim.x + blockIdx.x`; our grids have no z, so that is x.
     """
     text = re.sub(r"struct PODArgs \{[^}]*\}\n", "", text)
     text = re.sub(r"@group\(0\) @binding\(\d+\) var<uniform> podArgs : PODArgs;\n", "", text)
@@ -114,7 +115,9 @@ def _finish_wgsl(text: str, grid: tuple[int, int, int]) -> Wgsl:
     text = re.sub(r"^//.*\n", "", text, flags=re.M).strip() + "\n"
     bindings = re.findall(r"@binding\((\d+)\) var<storage, \w+> (\w+)_ptr\b", text)
     if [int(index) for index, _ in bindings] != list(range(len(bindings))) or "podArgs" in text:
-        raise ValueError("unexpected bindings in generated WGSL:\n" + text)
+        raise ContractError(
+            "TVM printed unexpected bindings:\n" + text, "passes/lower.py", "pin the TVM it was written for"
+        )
     size = re.search(r"@workgroup_size\((\d+), (\d+), (\d+)\)", text)
     entry = re.search(r"^fn (\w+)\(", text, flags=re.M)
     assert size and entry

@@ -21,8 +21,12 @@ def locate(source: str, folder: Path) -> Path:
     """
     if source.startswith(_PREFIX):
         return _in_package(source)
-    path = folder / Path(source).expanduser()
-    if not path.exists():
+    try:
+        path = folder / Path(source).expanduser()
+        found = path.exists()
+    except (RuntimeError, OSError, ValueError) as error:  # no such user; a name the system does not take
+        raise ArtifactError(f"the path cannot be used: {error}", f"source {source!r}", "correct it") from None
+    if not found:
         raise ArtifactError(
             f"there is nothing at {path}", f"source {source!r}", "correct the recipe's source"
         )
