@@ -150,6 +150,8 @@ def running_site(bundle: Path | None, **options) -> Iterator[SiteServer]:
 
 
 def _open(host: str, port: int, bundle: Path) -> SiteServer:
+    if not 0 <= port <= 65535:
+        raise RequestError(f"port is {port}", "port", "Give a number from 0 to 65535")
     try:
         return SiteServer((host, port), bundle)
     except OSError as error:

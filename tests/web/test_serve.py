@@ -93,6 +93,8 @@ def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, fake_b
     assert "manifest.json" in capsys.readouterr().err
     assert serve.main([str(fake_bundle), "--host", "203.0.113.1"]) == 2
     assert "cannot listen" in capsys.readouterr().err
+    assert serve.main([str(fake_bundle), "--port", "99999"]) == 2
+    assert "RequestError: port is 99999" in capsys.readouterr().err
 
 
 def test_package_pins_are_exact() -> None:

@@ -69,6 +69,10 @@ def check_ids(plan: Plan, ids: Sequence[Any], name: str) -> None:
 def check_room(plan: Plan, num_prompt: int, num_more: int) -> None:
     """The prompt and num_more tokens after it lie within the context."""
     max_context = plan.target_model.max_context
-    if num_prompt + num_more > max_context:
-        message = f"{num_prompt} prompt tokens and {num_more} more do not fit a context of {max_context}"
-        raise RequestError(message, "prompt_ids", f"Shorten the prompt to {max(0, max_context - num_more)}")
+    room = max_context - num_prompt
+    if num_more <= room:
+        return
+    message = f"{num_prompt} prompt tokens and {num_more} more do not fit a context of {max_context}"
+    if room > 0:  # more than one token was asked for: ids to score
+        raise RequestError(message, "score_ids", f"Give at most {room} score ids")
+    raise RequestError(message, "prompt_ids", f"Shorten the prompt to {max_context - 1} tokens")
