@@ -1,7 +1,7 @@
 """Requests on this CPU: the decode core driven by `drive.run` against the native backend.
 
 Does not know kernels. Invariant: the objects it returns have the fields that the page's worker gives, made by the same
-core; only the clock and the device differ.
+core; only the clock and the device differ. Every byte of the bundle that is used was compared with its manifest.
 """
 
 from __future__ import annotations
@@ -14,27 +14,21 @@ from typing import Any
 
 from specdec_runtime import drive
 from specdec_runtime.backends.base import Backend
+from specdec_runtime.bundle import Bundle, open_bundle
 from specdec_runtime.decode.effects import Effect, Emit
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.score import score
 from specdec_runtime.drafters.registry import make_drafter
-from specdec_runtime.faults import ArtifactError, ContractError
-from specdec_runtime.plan import Plan, load_plan
+from specdec_runtime.faults import ContractError
+from specdec_runtime.plan import Plan
 
 from specdec_tools.text import BundleText
 
 OnText = Callable[[str], None]
 
 
-def read_plan_file(bundle: Path) -> Plan:
-    try:
-        return load_plan((bundle / "plan.json").read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"cannot be read: {error}", "plan.json", "Build the bundle again") from None
-
-
-def open_native(bundle: Path) -> Backend:
+def open_native(bundle: Bundle) -> Backend:
     """The native backend; it needs the compiler's side of the project."""
     try:
         from specdec_compiler.native import open_backend
@@ -50,9 +44,10 @@ class NativeRun:
         self.plan, self.text, self.backend, self.load_ms = plan, text, backend, load_ms
 
     @classmethod
-    def open(cls, bundle: Path, opener: Callable[[Path], Backend] | None = None) -> NativeRun:
+    def open(cls, folder: Path, opener: Callable[[Bundle], Backend] | None = None) -> NativeRun:
         start = time.perf_counter()
-        plan = read_plan_file(bundle)
+        bundle = open_bundle(folder)
+        plan = bundle.plan
         text = BundleText.open(bundle, plan.text, plan.ids.chat_template is not None)
         backend = (opener or open_native)(bundle)
         return cls(plan, text, backend, (time.perf_counter() - start) * 1000)
@@ -99,9 +94,11 @@ class NativeRun:
         show(stream.finish())
         return self._finished({**result, "text": "".join(pieces)})
 
-    def score(self, request: dict[str, Any]) -> dict[str, Any]:
+    def score(
+        self, request: dict[str, Any], should_cancel: Callable[[], bool] = lambda: False
+    ) -> dict[str, Any]:
         prompt_ids = self.prompt_ids(request)
         effects = score(self.plan, prompt_ids, request["score_ids"], request["width"])
         with closing(effects):
-            result = drive.run(effects, self.backend)
+            result = drive.run(effects, self.backend, should_cancel=should_cancel)
         return self._finished({"prompt_ids": prompt_ids, **result})

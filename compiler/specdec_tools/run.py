@@ -1,7 +1,8 @@
 """specdec-run: one prompt through a bundle, on this CPU or in a headless browser.
 
 Does not know how tokens are made: it joins text, a backend and the decode core (native), or drives the page (wasm,
-webgpu). Both print the same object with --json. Exit codes: 0, or 2-5 by the error's family.
+webgpu). Both print the same object with --json. Invariant: with --json, one object goes to stdout, whatever happens.
+Exit codes: 0, 2-5 by the error's family, 130 where Ctrl-C left nothing to show.
 """
 
 from __future__ import annotations
@@ -10,28 +11,60 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
+import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from specdec_runtime.faults import ContractError, RequestError, SpecdecError, error_json, exit_code
+from specdec_runtime.faults import (
+    ContractError,
+    DeviceFault,
+    RequestError,
+    SpecdecError,
+    error_json,
+    exit_code,
+)
 
 OnText = Callable[[str], None]
 BACKENDS = ("native", "wasm", "webgpu")
+WIDTHS = (1, 2, 4, 8)
+MAX_ID = 2**31 - 1
+
+
+class StdoutError(Exception):
+    """Standard output cannot be written; the cause says why."""
+
+
+def _write(text: str, end: str = "\n") -> None:
+    try:
+        print(text, end=end, flush=True)
+    except OSError as error:
+        raise StdoutError from error
 
 
 def _ids(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"not a list of ids: {text!r}") from None
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not re.fullmatch("[0-9]{1,10}", part) or int(part) > MAX_ID:
+            raise argparse.ArgumentTypeError(f"{part!r} is not a token id")
+    return [int(part) for part in parts]
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="specdec-run", description="Run one prompt through a bundle.")
+class Parser(argparse.ArgumentParser):
+    """Errors are RequestErrors, so that --json can show them."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(message, "command line", f"{self.prog} --help lists the options")
+
+
+def make_parser() -> Parser:
+    # no abbreviations: main must know --json when it sees it, even where the rest cannot be read
+    parser = Parser(prog="specdec-run", description="Run one prompt through a bundle.", allow_abbrev=False)
     parser.add_argument("bundle", type=Path, help="folder that specdec-compile build made")
     parser.add_argument("--backend", choices=BACKENDS, default="native")
     prompt = parser.add_mutually_exclusive_group(required=True)
@@ -54,6 +87,18 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds a browser may take")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what neither backend would notice."""
+    if args.prompt_ids is not None and (args.raw or args.system is not None):
+        raise RequestError(
+            "ids take no --raw and no --system", "prompt_ids", "Give --prompt, or leave them out"
+        )
+    if args.width not in WIDTHS:
+        raise RequestError(f"width is {args.width}", "width", f"Use one of {list(WIDTHS)}")
+    if not (math.isfinite(args.timeout) and args.timeout > 0):
+        raise RequestError(f"timeout is {args.timeout}", "timeout", "Give a number of seconds above 0")
 
 
 class Interrupt:
@@ -95,7 +140,7 @@ def _run_native(args: argparse.Namespace, on_text: OnText, interrupt: Interrupt)
     with NativeRun.open(args.bundle) as runner:
         request = _request(args)
         if args.score_ids is not None:
-            return runner.score(request)
+            return runner.score(request, lambda: interrupt.seen)
         return runner.generate(request, on_text, lambda: interrupt.seen)
 
 
@@ -133,14 +178,13 @@ async def _drive_page(args: argparse.Namespace, on_text: OnText, interrupt: Inte
             if args.adapter == "auto" and "swiftshader" in loaded["device"]["adapter"].lower():
                 print("note: WebGPU runs on a software adapter (SwiftShader)", file=sys.stderr)
             session.on_text = on_text
-            if args.score_ids is not None:
-                return await session.score(_request(args))
             pending: set[asyncio.Task[None]] = set()  # the loop keeps no strong reference to a task
             cancel = lambda: pending.add(loop.create_task(session.cancel()))  # noqa: E731
             interrupt.on_interrupt = lambda: loop.call_soon_threadsafe(cancel)
             if interrupt.seen:
                 raise KeyboardInterrupt  # while the bundle was loading: there is nothing to print
-            result = await session.generate(_request(args))
+            ask = session.generate if args.score_ids is None else session.score
+            result = await ask(_request(args))
             await asyncio.gather(*pending, return_exceptions=True)
             return result
 
@@ -151,6 +195,7 @@ def _run_browser(args: argparse.Namespace, on_text: OnText, interrupt: Interrupt
 
 def run(args: argparse.Namespace, on_text: OnText = lambda text: None) -> dict[str, Any]:
     """The result object of one request."""
+    _check(args)
     if not (args.bundle / "manifest.json").is_file():
         action = "Build one with specdec-compile build"
         raise RequestError("this is no bundle: it has no manifest.json", str(args.bundle), action)
@@ -183,42 +228,80 @@ class Printer:
 
     def __call__(self, text: str) -> None:
         self._printed += text
-        print(text, end="", flush=True)
+        _write(text, end="")
 
     def finish(self, text: str) -> None:
         if not text.startswith(self._printed):
             raise ContractError("the streamed text is not the beginning of the result's", "specdec-run")
-        print(text[len(self._printed) :], flush=True)
+        _write(text[len(self._printed) :])
 
 
 def _print_result(args: argparse.Namespace, result: dict[str, Any], printer: Printer) -> None:
     if args.json:
-        print(json.dumps(result, ensure_ascii=False))
+        _write(json.dumps(result, ensure_ascii=False))
     elif args.score_ids is not None:
         for row in result["positions"]:
-            print("{id}\ttop {top_id}\tmargin {margin:.4f}\tlogprob {logprob:.4f}".format(**row))
+            _write("{id}\ttop {top_id}\tmargin {margin:.4f}\tlogprob {logprob:.4f}".format(**row))
+        if result.get("finish_reason") == "cancelled":
+            print(f"[{len(result['positions'])} of {len(args.score_ids)} ids, cancelled]", file=sys.stderr)
     else:
         printer.finish(result["text"])
         print(summary(result), file=sys.stderr)
 
 
+def _nothing_done(args: argparse.Namespace) -> dict[str, Any]:
+    """The result where Ctrl-C came before any device work: no device, no times."""
+    result = {"prompt_ids": args.prompt_ids or [], "finish_reason": "cancelled"}
+    if args.score_ids is not None:
+        return result | {"positions": []}
+    return result | {"token_ids": [], "text": "", "usage": {"prompt_tokens": 0, "completion_tokens": 0}}
+
+
+def _typed(error: Exception) -> SpecdecError:
+    """The error as one of the four families."""
+    if isinstance(error, SpecdecError):
+        return error
+    message = f"{type(error).__name__}: {error}"
+    if isinstance(error, (OSError, MemoryError)):
+        return DeviceFault(message, "this machine", "Look at its files, memory and limits")
+    return ContractError(message, "specdec-run", "Report this")
+
+
+def _answer(argv: list[str]) -> int:
+    """Run and print; the exit status."""
+    try:
+        args = make_parser().parse_args(argv)
+        try:
+            printer = Printer()
+            result = run(args, (lambda text: None) if args.json else printer)
+            _print_result(args, result, printer)
+        except KeyboardInterrupt:
+            if args.json:
+                _write(json.dumps(_nothing_done(args)))
+            return 130
+    except StdoutError:
+        raise
+    except Exception as error:
+        fault = _typed(error)
+        if "--json" in argv:
+            _write(json.dumps(error_json(fault), ensure_ascii=False))
+        print(f"{type(fault).__name__}: {fault}", file=sys.stderr)
+        return exit_code(fault)
+    return 0
+
+
 def main(argv: list[str] | None = None) -> int:
-    args = make_parser().parse_args(argv)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
-    printer = Printer()
     try:
-        result = run(args, (lambda text: None) if args.json else printer)
-        _print_result(args, result, printer)
-    except SpecdecError as error:
-        if args.json:
-            print(json.dumps(error_json(error), ensure_ascii=False))
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return exit_code(error)
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        return _answer(sys.argv[1:] if argv is None else argv)
+    except StdoutError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        if isinstance(error.__cause__, BrokenPipeError):  # the reader (head, less) has seen enough
+            return 0
+        print(f"DeviceFault: cannot write: {error.__cause__} (standard output)", file=sys.stderr)
+        return DeviceFault.exit_code
 
 
 if __name__ == "__main__":

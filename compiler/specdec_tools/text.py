@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+from specdec_runtime.bundle import Bundle, open_bundle
 from specdec_runtime.faults import ArtifactError, RequestError
 from specdec_runtime.plan import PlanText
 
@@ -69,14 +70,16 @@ class BundleText:
         self._template = None if template is None else _compile_template(template)
 
     @classmethod
-    def open(cls, bundle: Path, plan: PlanText, has_template: bool) -> BundleText:
-        """The text side of a bundle folder."""
+    def open(cls, bundle: Bundle | Path, plan: PlanText, has_template: bool) -> BundleText:
+        """The text side of a bundle, from its checked files."""
+        if not isinstance(bundle, Bundle):
+            bundle = open_bundle(bundle)
         names = ["tokenizer.json", *(["chat_template.jinja"] if has_template else [])]
         texts = []
         for name in names:
             try:
-                texts.append((bundle / name).read_text("utf-8"))
-            except (OSError, UnicodeDecodeError) as error:
+                texts.append(bundle.read(name).decode("utf-8"))
+            except UnicodeDecodeError as error:
                 raise ArtifactError(f"cannot be read: {error}", name, "Build the bundle again") from None
         return cls(texts[0], texts[1] if has_template else None, plan)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from fake_bundle import CONTEXT, PADDED, PAGE, VOCAB, WEIGHTS, _mix, fake_next, weights
+from specdec_runtime.bundle import Bundle
 from specdec_runtime.decode.effects import Readback, Submit
 
 MASK = 0xFFFFFFFF
@@ -14,7 +14,7 @@ MASK = 0xFFFFFFFF
 class FakeBackend:
     """Every tensor a list; every program a method."""
 
-    def __init__(self, bundle: Path) -> None:
+    def __init__(self, bundle: Bundle) -> None:
         self.info: dict[str, Any] = {"backend": "scripted", "adapter": "python"}
         self.weights = weights()
         self.tensors: dict[str, list] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend
-from fake_bundle import fake_greedy
+from fake_bundle import CONTEXT, fake_greedy
 from specdec_runtime.faults import ArtifactError, RequestError
 from specdec_tools import native_run, run
 from specdec_tools.native_run import NativeRun
@@ -83,12 +83,96 @@ def test_exit_codes_by_family(
         assert (code, answer["error"]["type"]) == (2, "RequestError"), args
     (bundle_copy / "plan.json").write_text("{}")
     code, answer = _json(capsys, str(bundle_copy), "--prompt", "x")
-    assert (code, answer["error"]["type"], answer["error"]["where"][0]) == (3, "ArtifactError", "$")
-    with pytest.raises(SystemExit) as caught:
-        run.main([bundle, "--prompt-ids", "1,x"])
-    assert caught.value.code == 2
-    with pytest.raises(SystemExit):
-        run.main([bundle])
+    assert (code, answer["error"]["type"], answer["error"]["where"]) == (3, "ArtifactError", "plan.json")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "",
+        "--prompt x --prompt-ids 1",
+        "--prompt x --k two",
+        "--prompt x --drafter best",
+        "--prompt-ids 1,x",
+        "--prompt-ids 1_0",
+        "--prompt-ids +1",
+        "--prompt-ids=-1",
+        f"--prompt-ids {2**31}",
+        f"--prompt-ids 1 --score-ids {2**31}",
+        "--prompt-ids 1 --raw",
+        "--prompt-ids 1 --system x",
+        "--prompt x --width 3",
+        "--prompt x --timeout nan",
+        "--prompt x --timeout inf",
+        "--prompt x --timeout 0",
+        "--prompt x --timeout=-1",
+    ],
+)
+def test_refused_command_lines(
+    native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path, args: str
+) -> None:
+    code, answer = _json(capsys, str(fake_bundle), *args.split())
+    assert (code, answer["error"]["type"]) == (2, "RequestError")
+    assert answer["error"]["where"] and answer["error"]["action"]
+    assert run.main([str(fake_bundle), *args.split()]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and f"RequestError: {answer['error']['message']}" in captured.err
+
+
+def test_too_many_score_ids(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path) -> None:
+    many = ",".join(["1"] * CONTEXT)
+    error = _json(capsys, str(fake_bundle), "--prompt-ids", IDS, "--score-ids", many)[1]["error"]
+    assert (error["where"], error["action"]) == ("score_ids", f"Give at most {CONTEXT - 5} score ids")
+    error = _json(capsys, str(fake_bundle), "--prompt-ids", many)[1]["error"]
+    assert error["action"] == f"Shorten the prompt to {CONTEXT - 1} tokens"
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "kind"),
+    [(OSError("no space"), 4, "DeviceFault"), (ValueError("odd"), 5, "ContractError")],
+)
+def test_unexpected_errors_are_typed(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fake_bundle: Path,
+    raised: Exception,
+    code: int,
+    kind: str,
+) -> None:
+    def fails(bundle: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(native_run, "open_native", fails)
+    found, answer = _json(capsys, str(fake_bundle), "--prompt", "x")
+    assert (found, answer["error"]["type"]) == (code, kind)
+    assert str(raised) in answer["error"]["message"]
+
+
+def test_ctrl_c_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fake_bundle: Path
+) -> None:
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_run_browser", interrupted)
+    args = [str(fake_bundle), "--backend", "wasm", "--prompt-ids", IDS]
+    code, result = _json(capsys, *args)
+    assert (code, result["finish_reason"], result["token_ids"]) == (130, "cancelled", [])
+    code, result = _json(capsys, *args, "--score-ids", "1")
+    assert (code, result["finish_reason"], result["positions"]) == (130, "cancelled", [])
+    assert run.main(args) == 130 and capsys.readouterr().out == ""
+
+
+def test_stdout_that_cannot_be_written(tmp_path: Path) -> None:
+    command = _command(tmp_path, "--prompt", "x", "--json")  # no bundle: the object is an error
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 4 and done.stderr.startswith("DeviceFault") and done.stderr.count("\n") == 1
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_native_cancel(native: None, fake_bundle: Path) -> None:
@@ -100,6 +184,34 @@ def test_native_cancel(native: None, fake_bundle: Path) -> None:
         assert result["token_ids"] == fake_greedy(PROMPT_IDS, 50)[: len(result["token_ids"])]
         assert "".join(heard) == result["text"]
         assert runner.generate(request)["token_ids"] == fake_greedy(PROMPT_IDS, 50)
+
+
+def test_native_cancel_of_scoring(fake_bundle: Path) -> None:
+    request = {"prompt_ids": PROMPT_IDS, "score_ids": [1, 2, 3, 4, 5], "width": 2}
+    with NativeRun.open(fake_bundle, FakeBackend) as runner:
+        whole = runner.score(request)
+        answers = iter([False, False, True])  # the prompt, two ids, then Ctrl-C
+        result = runner.score(request, lambda: next(answers))
+    assert "finish_reason" not in whole and result["finish_reason"] == "cancelled"
+    assert result["positions"] == whole["positions"][:2]
+
+
+def test_only_checked_files(bundle_copy: Path) -> None:
+    def refused(name: str) -> None:
+        with pytest.raises(ArtifactError) as caught:
+            NativeRun.open(bundle_copy, FakeBackend)
+        assert caught.value.where == name
+
+    for name in ("tokenizer.json", "plan.json", "chat_template.jinja"):
+        path = bundle_copy / name
+        before = path.read_bytes()
+        path.write_bytes(before[:-2] + bytes([before[-2] ^ 1]) + before[-1:])
+        refused(name)
+        path.write_bytes(before)
+    manifest = json.loads((bundle_copy / "manifest.json").read_text())
+    manifest["files"] = [entry for entry in manifest["files"] if entry["path"] != "tokenizer.json"]
+    (bundle_copy / "manifest.json").write_text(json.dumps(manifest))
+    refused("tokenizer.json")
 
 
 def test_missing_text_files(fake_bundle: Path, bundle_copy: Path) -> None:
@@ -170,6 +282,37 @@ def test_ctrl_c_cancels_and_prints_what_there_is(fake_bundle: Path) -> None:
     said = (first + rest).decode()
     expected = bytes(i for i in fake_greedy([prompt], 1500) if i < 256).decode(errors="replace")
     assert expected.startswith(said.rstrip("\n\ufffd")) and len(said) < len(expected)
+
+
+@pytest.mark.browser
+def test_ctrl_c_cancels_scoring(fake_bundle: Path) -> None:
+    """In the page: a cancel that comes with the first pass ends in what was scored so far."""
+    ids = [str(i % 250) for i in range(CONTEXT - 10)]
+    arguments = [
+        "--prompt-ids",
+        IDS,
+        "--score-ids",
+        ",".join(ids),
+        "--backend",
+        "wasm",
+        "--json",
+    ]
+    code = """
+import os, signal, sys
+from specdec_tools import browser, run
+call = browser.PageSession.call
+async def heard(self, method, args):
+    if method == "score":
+        self.on_progress = lambda progress: os.kill(os.getpid(), signal.SIGINT) if progress["done"] == 20 else None
+    return await call(self, method, args)
+browser.PageSession.call = heard
+sys.exit(run.main(sys.argv[1:]))
+"""
+    command = [sys.executable, "-c", code, str(fake_bundle), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = json.loads(done.stdout)
+    assert (done.returncode, result["finish_reason"]) == (0, "cancelled"), done.stderr
+    assert 0 < len(result["positions"]) < len(ids)
 
 
 @pytest.mark.browser
