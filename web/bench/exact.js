@@ -1,0 +1,52 @@
+// Greedy equality on this machine's device: every prompt plain, then with each drafter and k; all token ids compared.
+//
+// Opened with ?bundle=URL&backend=webgpu[&tokens=128][&prompts=URL]; prompts.json is [[name, text, raw], ...]. The outcome is
+// window.benchResult and goes to POST /result where a runner listens. Also scores one answer at every width: equal, or it says so.
+
+import { Client } from "../page/client.js";
+
+const KS = [1, 3, 7];
+const DRAFTERS = ["ngram", "model"];
+
+/** @param {URLSearchParams} query */
+async function run(query) {
+  const client = new Client();
+  const loaded = await client.load(query.get("bundle") ?? "bundle/", { backend: query.get("backend") ?? "webgpu" });
+  const prompts = await (await fetch(query.get("prompts") ?? "prompts.json")).json();
+  const tokens = Number(query.get("tokens") ?? 128);
+  const result = { device: loaded.device, load_ms: loaded.load_ms, runs: 0, different: /** @type {string[]} */ ([]), rows: /** @type {object[]} */ ([]) };
+  for (const [name, prompt, raw] of prompts) {
+    const request = { prompt, raw, max_tokens: tokens };
+    const plain = await client.generate({ ...request, drafter: "off", k: 0 });
+    const row = { name, tokens: plain.token_ids.length, plain_ms: plain.timing_ms.decode, prefill_ms: plain.timing_ms.prefill };
+    const text = plain.text.slice(0, 60);
+    const speeds = /** @type {Record<string, number>} */ ({});
+    for (const drafter of DRAFTERS) {
+      for (const k of KS) {
+        const fast = await client.generate({ ...request, drafter, k });
+        result.runs += 1;
+        speeds[`${drafter} ${k}`] = fast.timing_ms.decode;
+        if (JSON.stringify(fast.token_ids) !== JSON.stringify(plain.token_ids)) result.different.push(`${name} ${drafter} ${k}`);
+      }
+    }
+    const scores = [];
+    for (const width of [1, 2, 4, 8]) {
+      const scored = await client.score({ prompt, raw, score_ids: plain.token_ids.slice(0, 24), width });
+      scores.push(JSON.stringify(scored.positions));
+    }
+    if (new Set(scores).size !== 1) result.different.push(`${name} scores`);
+    result.rows.push({ ...row, text, ...speeds });
+  }
+  return result;
+}
+
+let outcome;
+try {
+  outcome = await run(new URLSearchParams(location.search));
+} catch (error) {
+  outcome = { error: String(error), details: error instanceof Error ? error.stack : "" };
+}
+const out = document.getElementById("log");
+if (out) out.textContent = JSON.stringify(outcome, null, 2);
+/** @type {any} */ (window).benchResult = outcome;
+await fetch("/result", { method: "POST", body: JSON.stringify(outcome) }).catch(() => {});
