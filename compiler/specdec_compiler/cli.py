@@ -16,7 +16,7 @@ from tqdm import tqdm
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit status (2 to 5 by error family, 130 when interrupted)."""
     args = _parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an orderly end: half-written folders go
+    ended = _end_in_order()
     try:
         args.run(args)
     except SpecdecError as error:
@@ -27,10 +27,28 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader (head, less) has seen enough
         sys.stderr.close()
         return 0
-    except KeyboardInterrupt:
+    except BaseException:
+        if not ended:
+            raise
         print("interrupted; nothing was left behind", file=sys.stderr)
-        return 130
+        return ended[0]
     return 0
+
+
+def _end_in_order() -> list[int]:
+    """Make Ctrl-C and SIGTERM unwind the stack, so that half-written folders go; the list gets the exit status then.
+
+    The exception may come out as another: TVM turns what is raised inside its callbacks into a RuntimeError.
+    """
+    ended: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        ended.append(128 + number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    return ended
 
 
 def _parser() -> argparse.ArgumentParser:
