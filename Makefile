@@ -31,9 +31,9 @@ serve: $(VENV)/.web $(BUNDLE)/manifest.json ## serve the chat page with the defa
 bench: $(VENV)/.browser $(BUNDLE)/manifest.json ## tokens a second here, native and WASM, with their split
 	$(BIN)/specdec-bench run $(BUNDLE)
 
-check: lint types test-pure test-compiler golden test-kernels test-web test-exact ## all that CI runs, without set-up
+check: lint test-pure test-compiler golden test-kernels test-web test-exact ## all that CI runs, without set-up
 
-lint: $(VENV)/.test ## ruff, import rules
+lint: $(VENV)/.test types ## ruff, import rules, pyright, tsc --checkJs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports

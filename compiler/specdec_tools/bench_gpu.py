@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_runtime.bundle import open_bundle
-from specdec_runtime.faults import DeviceFault
+from specdec_runtime.faults import DeviceFault, RequestError
 
 from .browser import BrowserOptions, browser_running, check_adapter
 from .paths import WEB
@@ -32,6 +32,7 @@ def pack(names: list[str], folder: Path, context: int) -> list[str]:
     """Write page, executor and each plan into `folder`; returns the page's path and query for each name."""
     for part in ("bench", "executor"):
         shutil.copytree(WEB / part, folder / part, dirs_exist_ok=True)
+    shutil.copytree(WEB.parent / "shaders", folder / "shaders", dirs_exist_ok=True)
     return [
         f"{PAGE}?plan=/{place}/plan.json&wgsl=/{place}/kernels.wgsl"
         for place in _plans(names, folder, context)
@@ -44,6 +45,11 @@ def _plans(names: list[str], folder: Path, context: int) -> Iterator[str]:
             write_shape(name, folder / name, context)
             yield name
             continue
+        if not (Path(name) / "manifest.json").exists():
+            known = ", ".join(SHAPES)
+            raise RequestError(
+                f"{name} is neither a bundle folder nor a shape", "NAME", f"the shapes are {known}"
+            )
         bundle = open_bundle(name)
         place = folder / bundle.plan.name
         place.mkdir(parents=True, exist_ok=True)

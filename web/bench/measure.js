@@ -40,22 +40,11 @@ async function slope(executor, encode, repeats, tries) {
   return (many - few) / (2 * repeats);
 }
 
-const READ_WGSL = `
-@group(0) @binding(0) var<storage, read> words: array<vec4<u32>>;
-@group(0) @binding(1) var<storage, read_write> out: array<u32>;
-@compute @workgroup_size(256)
-fn stream(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
-  var sum = vec4<u32>(0u);
-  let step = groups.x * 256u;
-  let count = arrayLength(&words);
-  for (var i = id.x; i < count; i += step) { sum += words[i]; }
-  if (sum.x + sum.y + sum.z + sum.w == 12345u) { out[0] = 1u; }
-}`;
-
 /** Read speed over all weight buffers, GB/s: what a weight-bound kernel is compared with. @param {WebGpuExecutor} executor */
 export async function measureRead(executor) {
   const { device, target, buffers } = executor;
-  const module = device.createShaderModule({ code: READ_WGSL });
+  const code = await (await fetch(new URL("../shaders/bench_read.wgsl", import.meta.url))).text();
+  const module = device.createShaderModule({ code });
   const pipeline = await device.createComputePipelineAsync({ layout: "auto", compute: { module, entryPoint: "stream" } });
   const out = device.createBuffer({ size: 16, usage: GPUBufferUsage.STORAGE });
   let bytes = 0;

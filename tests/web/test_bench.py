@@ -1,0 +1,43 @@
+"""specdec-bench: what is packed for a machine elsewhere is complete, and a saved result becomes a table."""
+
+import json
+
+from specdec_runtime.plan import load_plan
+from specdec_tools.bench import main
+
+
+def test_a_packed_folder_is_complete(tiny_bundle, tmp_path, capsys):
+    bundle = tiny_bundle(0, 301)
+    assert main(["pack", str(bundle), "-o", str(tmp_path)]) == 0
+    page, _, query = capsys.readouterr().out.strip().partition("?")
+    assert (tmp_path / page).is_file()
+    plan, wgsl = (part.partition("=")[2].lstrip("/") for part in query.split("&"))
+    assert load_plan((tmp_path / plan).read_bytes()).target("gpu").kernels
+    assert (tmp_path / wgsl).stat().st_size > 0
+    for path in ("executor/webgpu.js", "shaders/bench_fill.wgsl", "shaders/bench_read.wgsl"):
+        assert (tmp_path / path).is_file()
+
+
+def test_an_unknown_shape_is_refused(tmp_path, capsys):
+    assert main(["pack", "13B", "-o", str(tmp_path / "out")]) == 2
+    assert "RequestError" in capsys.readouterr().err
+
+
+def test_a_saved_result_is_shown(tmp_path, capsys):
+    result = {
+        "name": "shape-x",
+        "adapter": "some gpu",
+        "resident_bytes": 2e9,
+        "read": {"gb_per_s": 1000.0},
+        "passes": [
+            {"program": "target.verify_1", "width": 1, "dispatches": 10, "ms": 2.0, "weight_bytes": 1e9}
+        ],
+        "rounds": [{"name": "plain", "ms": 2.5}],
+        "kernels": [{"program": "target.verify_1", "kernel": "linear_m1", "count": 3, "us": 4.5}],
+    }
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result))
+    assert main(["show", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "| target.verify_1 | 1 | 10 | 2.000 | 500 | 50% |" in out
+    assert "linear_m1" in out and "plain" in out
