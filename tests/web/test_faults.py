@@ -256,7 +256,7 @@ class _Stalling(Handler):
 def test_a_server_that_stops_answering(
     rig: BrowserRig, fake_bundle: Path, patched_web, handler, words: str
 ) -> None:
-    web = patched_web({"executor/bundle.js": [("STALL_MS = 30000", "STALL_MS = 700")]})
+    web = patched_web({"executor/bundle.js": [("STALL_MS = 30000", "STALL_MS = 4000")]})
     _is(rig.load_fault(fake_bundle, "wasm", web=web, handler=handler), ArtifactError, words, "0001.bin")
 
 
