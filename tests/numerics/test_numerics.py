@@ -61,9 +61,9 @@ def test_tiny_native(tiny_bundle, seed, vocab):
     check_close(oracle(bundle.parent / "recipe.toml", ids), native(bundle, ids))
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node to run WASM")
 @pytest.mark.parametrize(("seed", "vocab"), [(1, 384), (2, 301)])
 def test_tiny_wasm_has_the_bits_of_native(tiny_bundle, seed, vocab):
+    assert shutil.which("node"), "install Node 18 or later: WASM is run in it"
     bundle = tiny_bundle(seed, vocab)
     ids = random_ids(seed, vocab, 267)
     with closing(WasmRows(open_bundle(bundle))) as rows:
