@@ -284,34 +284,50 @@ def test_ctrl_c_cancels_and_prints_what_there_is(fake_bundle: Path) -> None:
     assert expected.startswith(said.rstrip("\n\ufffd")) and len(said) < len(expected)
 
 
+SCORE_AND_INTERRUPT = """
+import os, signal, sys
+from specdec_tools import browser, run
+call = browser.PageSession.call
+async def heard(self, method, args):
+    if method == "score":
+        first = []
+        def progress(_):
+            if not first:
+                first.append(os.kill(os.getpid(), signal.SIGINT))
+        self.on_progress = progress
+    return await call(self, method, args)
+browser.PageSession.call = heard
+sys.exit(run.main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.browser
 def test_ctrl_c_cancels_scoring(fake_bundle: Path) -> None:
-    """In the page: a cancel that comes with the first pass ends in what was scored so far."""
+    """In the page: a cancel at the first pass heard of ends in what was scored so far.
+
+    The fake model scores hundreds of ids in less time than a busy machine may take to hear of the first, so a run that was
+    over before the signal is tried again; one that was not must have been cancelled.
+    """
     ids = [str(i % 250) for i in range(CONTEXT - 10)]
     arguments = [
         "--prompt-ids",
         IDS,
         "--score-ids",
         ",".join(ids),
+        "--width",
+        "1",
         "--backend",
         "wasm",
         "--json",
     ]
-    code = """
-import os, signal, sys
-from specdec_tools import browser, run
-call = browser.PageSession.call
-async def heard(self, method, args):
-    if method == "score":
-        self.on_progress = lambda progress: os.kill(os.getpid(), signal.SIGINT) if progress["done"] == 20 else None
-    return await call(self, method, args)
-browser.PageSession.call = heard
-sys.exit(run.main(sys.argv[1:]))
-"""
-    command = [sys.executable, "-c", code, str(fake_bundle), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    result = json.loads(done.stdout)
-    assert (done.returncode, result["finish_reason"]) == (0, "cancelled"), done.stderr
+    command = [sys.executable, "-c", SCORE_AND_INTERRUPT, str(fake_bundle), *arguments]
+    for _ in range(5):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        result = json.loads(done.stdout)
+        assert done.returncode == 0, done.stderr
+        if len(result["positions"]) < len(ids):
+            break
+    assert result.get("finish_reason") == "cancelled", done.stderr
     assert 0 < len(result["positions"]) < len(ids)
 
 
