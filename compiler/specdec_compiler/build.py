@@ -19,6 +19,7 @@ import jinja2
 from specdec_models import ARCHITECTURES, RuntimeConfig, WeightFormats
 from specdec_runtime.faults import ArtifactError
 from specdec_runtime.plan import load_plan
+from specdec_runtime.plan.schema import TOKENS_SLACK
 
 from . import __version__
 from .cache import compiler_hash
@@ -31,7 +32,6 @@ from .sources import ModelSpec, Quantization, first_layers, open_source
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 MANIFEST = "manifest.json"
-TOKENS_SLACK = 64
 MAX_SHARED_HEADS = 64  # the CPU attention keeps their scores on the stack
 
 
@@ -128,7 +128,8 @@ def build_bundle(recipe_path: Path, destination: Path, progress: Progress) -> di
 
     Raises ArtifactError; then `destination` is as it was.
     """
-    recipe_sha, recipe = sha256(read_bytes(recipe_path)), read_recipe(recipe_path)
+    recipe = read_recipe(recipe_path)
+    recipe_sha = sha256(recipe_path.read_bytes())
     destination = destination.resolve()
     _check_destination(destination)
     models = open_models(recipe)
@@ -147,14 +148,6 @@ def build_bundle(recipe_path: Path, destination: Path, progress: Progress) -> di
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return manifest
-
-
-def read_bytes(path: Path) -> bytes:
-    """A recipe's bytes; b"" when it cannot be read, which read_recipe then says."""
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
 
 
 def _unwritable(destination: Path, error: OSError) -> ArtifactError:

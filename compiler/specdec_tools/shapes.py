@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from specdec_compiler.build import TOKENS_SLACK, canonical_json
+from specdec_compiler.build import canonical_json
 from specdec_compiler.cache import compiler_hash
 from specdec_compiler.emit.lowered import Part, lower
 from specdec_compiler.emit.plan import build_plan
 from specdec_compiler.emit.weights import ALIGN, ARENA_BYTES, Arena, StoredTensor
 from specdec_models import RuntimeConfig, WeightFormats
 from specdec_runtime.faults import RequestError
+from specdec_runtime.plan.schema import TOKENS_SLACK
 
 # hidden, ffn, layers, heads, kv heads, head size, vocabulary, tied embedding
 SHAPES: dict[str, tuple[int, int, int, int, int, int, int, bool]] = {

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from specdec_models import RuntimeConfig
-from specdec_runtime.plan.schema import MAX_ROWS
+from specdec_runtime.plan.schema import DTYPE_BYTES, MAX_ROWS
 
 from ..targets import GPU_FEATURES, GUARANTEED_LIMITS, WASM_FEATURES
 from .lowered import PREFILL_WIDTH, WIDTHS, Lowered, Part
 from .weights import Arena, StoredTensor
-
-DTYPE_BYTES = {"int8": 1, "int16": 2, "int32": 4, "uint32": 4, "float32": 4}
 
 
 def build_plan(

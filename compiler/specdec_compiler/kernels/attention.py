@@ -13,6 +13,7 @@ from tvm.script.ir_builder import tirx as T
 from .base import ARGS, SPLIT, Op, Params, ceil_div, cpu_only, gpu_only
 from .ir import (
     F32X4,
+    add,
     barrier,
     exp1,
     exp4,
@@ -28,6 +29,7 @@ from .ir import (
     store4,
     sum_lanes,
     threads,
+    tree_of,
     when,
 )
 from .quantize import words_gpu
@@ -187,16 +189,6 @@ def _partial(p: Params) -> tuple[str, int, str]:
     return ("partial", m * h * num_splits(ctx) * (d + 2), "float32")
 
 
-def _tree(red, tx, combine) -> None:
-    """Combine THREADS values of `red` into red[0], in a written-out order."""
-    step = THREADS // 2
-    while step:
-        with when(tx < step):
-            store(red, tx, combine(red[tx], red[tx + step]))
-        barrier()
-        step //= 2
-
-
 def _lanes(d: int) -> int:
     """Threads across the head dimension while summing V: the power of two at or above it."""
     return 1 << (d - 1).bit_length()
@@ -249,7 +241,7 @@ def _split_gpu(name: str, p: Params):
                 store(peak, 0, acc[0])
                 store(red, tx, T.Select(tx < count, acc[0], f32(NEGATIVE)))
                 barrier()
-                _tree(red, tx, T.max)
+                tree_of(red, tx, THREADS, T.max)
                 store(total, 0, red[0])
                 barrier()
                 # stored, not bound to a name: an expression is evaluated where it is used, after peak is overwritten
@@ -258,7 +250,7 @@ def _split_gpu(name: str, p: Params):
                 store(scores, tx, acc[0])
                 store(red, tx, acc[0])
                 barrier()
-                _tree(red, tx, lambda a, b: a + b)
+                tree_of(red, tx, THREADS, add)
                 store(total, 0, red[0])
                 barrier()
                 store(acc, 0, f32(0))

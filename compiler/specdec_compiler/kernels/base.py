@@ -7,7 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from specdec_runtime.faults import ContractError
+from specdec_runtime.plan.schema import MAX_ROWS
 from tvm import tirx
+
+from ..quantize import (
+    GROUP as GROUP,
+)  # weights and activations share one scale per this many elements along K
 
 Params = Mapping[str, int | str]
 
@@ -48,7 +53,6 @@ def cpu_only(name: str, p: Params) -> tirx.PrimFunc:
     )
 
 
-GROUP = 32  # weights and activations share one scale per this many elements along K
 SPLIT = 256  # attention merges partial results every this many absolute positions
-OUT_ROWS = 8  # rows of the out, logits and score tensors: the widest verify program
+OUT_ROWS = MAX_ROWS  # rows of the out, logits and score tensors: the widest verify program
 ARGS = 4  # start, num_rows, feedback, reserved

@@ -107,6 +107,29 @@ def barrier():
     T.evaluate(T.tvm_storage_sync("shared"))
 
 
+def tree(lane_id, size: int, combine: Callable) -> None:
+    """GPU: halve `size` neighbouring threads' values again and again: combine(step) adds what lies `step` on to a thread's own.
+
+    A written-out order with a barrier after each step; the result is the first thread's. Only in uniform control flow.
+    """
+    step = size // 2
+    while step:
+        with when(lane_id < step):
+            combine(step)
+        barrier()
+        step //= 2
+
+
+def tree_of(buffer, tx, size: int, merge: Callable) -> None:
+    """The tree over one workgroup array: buffer[0] = merge of all."""
+    tree(tx, size, lambda step: store(buffer, tx, merge(buffer[tx], buffer[tx + step])))
+
+
+def add(a, b):
+    """a + b, as a merge of tree_of."""
+    return a + b
+
+
 def fma(a, b, c):
     """WGSL fma, explicit so that every width rounds at the same points."""
     return T.call_pure_extern("float32", "fma", a, b, c)

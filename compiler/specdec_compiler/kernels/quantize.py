@@ -16,6 +16,7 @@ from .base import ARGS, GROUP, Op, Params
 from .ir import (
     F32X4,
     I32X4,
+    add,
     barrier,
     exp4,
     f32,
@@ -30,6 +31,7 @@ from .ir import (
     store4,
     sum_lanes,
     threads,
+    tree_of,
     when,
 )
 
@@ -205,12 +207,7 @@ def _norm_gpu(name: str, p: Params):
                     store(acc, 0, fma(x[row * k + at], x[row * k + at], acc[0]))
             store(partial, tx, acc[0])
             barrier()
-            step = NORM_THREADS // 2
-            while step:
-                with when(tx < step):
-                    store(partial, tx, partial[tx] + partial[tx + step])
-                barrier()
-                step //= 2
+            tree_of(partial, tx, NORM_THREADS, add)
             store(acc, 0, f32(1.0) / T.sqrt(partial[0] * f32(1.0 / k) + f32(eps)))
             with T.serial(0, -(-words // NORM_THREADS)) as i:
                 word = T.bind(i * NORM_THREADS + tx)

@@ -11,6 +11,7 @@ from .base import ARGS, OUT_ROWS, Op, Params, cpu_only, gpu_only
 from .ir import (
     F32X4,
     I32X4,
+    add,
     barrier,
     exp4,
     f32,
@@ -26,6 +27,8 @@ from .ir import (
     store,
     sum_lanes,
     threads,
+    tree,
+    tree_of,
     when,
 )
 
@@ -99,15 +102,14 @@ def _partial(p: Params) -> tuple[str, int, str]:
 
 def _argmax_tree(values, ids, goods, tx, lane_id, best, best_id, size: int) -> None:
     """Combine (value, id, flag) of `size` neighbouring threads into the first; best and best_id are this thread's own."""
-    step = size // 2
-    while step:
-        with when(lane_id < step):
-            _consider(values[tx + step], ids[tx + step], best, best_id)
-            store(values, tx, best[0])
-            store(ids, tx, best_id[0])
-            store(goods, tx, T.min(goods[tx], goods[tx + step]))
-        barrier()
-        step //= 2
+
+    def combine(step: int) -> None:
+        _consider(values[tx + step], ids[tx + step], best, best_id)
+        store(values, tx, best[0])
+        store(ids, tx, best_id[0])
+        store(goods, tx, T.min(goods[tx], goods[tx + step]))
+
+    tree(lane_id, size, combine)
 
 
 def _argmax_split_gpu(name: str, p: Params):
@@ -280,14 +282,13 @@ def _score_gpu(name: str, p: Params):
                     _push(T.bind(logits[row * padded + at]), first, second)
             store(a, tx, first[0])
             store(b, tx, second[0])
+
+            def two_largest(step: int) -> None:
+                store(b, tx, T.max(T.max(b[tx], b[tx + step]), T.min(a[tx], a[tx + step])))
+                store(a, tx, T.max(a[tx], a[tx + step]))
+
             barrier()
-            step = THREADS // 2
-            while step:
-                with when(tx < step):
-                    store(b, tx, T.max(T.max(b[tx], b[tx + step]), T.min(a[tx], a[tx + step])))
-                    store(a, tx, T.max(a[tx], a[tx + step]))
-                barrier()
-                step //= 2
+            tree(tx, THREADS, two_largest)
             store(first, 0, a[0])
             store(second, 0, b[0])
             barrier()
@@ -298,12 +299,7 @@ def _score_gpu(name: str, p: Params):
                     store(total, 0, total[0] + T.exp(logits[row * padded + at] - first[0]))
             store(a, tx, total[0])
             barrier()
-            step = THREADS // 2
-            while step:
-                with when(tx < step):
-                    store(a, tx, a[tx] + a[tx + step])
-                barrier()
-                step //= 2
+            tree_of(a, tx, THREADS, add)
             with when(T.And(tx == 0, row < args[1])):
                 given = logits[row * padded + _given(score_ids, row, vocab)]
                 store(score, row * SCORE_FIELDS, first[0] - second[0])
