@@ -100,7 +100,8 @@ def table(result: dict[str, Any]) -> str:
     """The result as Markdown tables."""
     read = result["read"]["gb_per_s"]
     lines = [
-        f"{result['name']} on {result['adapter']}: read {read:.0f} GB/s, {result['resident_bytes'] / 1e9:.2f} GB resident",
+        f"{result['name']} on {result['adapter']}: read {read:.0f} GB/s, "
+        f"{result['floor_us']:.1f} us an empty dependent dispatch, {result['resident_bytes'] / 1e9:.2f} GB resident",
         "",
         "| pass | rows | dispatches | ms | GB/s of weights | share of read |",
         "| --- | --- | --- | --- | --- | --- |",

@@ -42,11 +42,14 @@ def build_native(kernels: Instances) -> bytes:
 
 def build_wgsl(kernels: Instances) -> dict[str, Wgsl]:
     """Every kernel's WGSL, by name."""
-    return {name: build_gpu(name, OPS[op].gpu(name, params)) for name, (op, params) in kernels.items()}
+    return {
+        name: build_gpu(name, OPS[op].form("gpu").build(name, params))
+        for name, (op, params) in kernels.items()
+    }
 
 
 def _link(linker: str, flags: list[str], kernels: Instances, target) -> bytes:
-    functions = {name: OPS[op].cpu(name, params) for name, (op, params) in kernels.items()}
+    functions = {name: OPS[op].form("cpu").build(name, params) for name, (op, params) in kernels.items()}
     with tempfile.TemporaryDirectory() as folder:
         source, linked = Path(folder, "kernels.o"), Path(folder, "kernels.bin")
         build_cpu(functions, target).write_to_file(str(source), "o")

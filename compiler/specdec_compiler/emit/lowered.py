@@ -108,7 +108,7 @@ def _lower(parts: tuple[Part, ...]) -> Lowered:
     text, gpu_kernels = b"", []
     for name, wgsl in kernels.items():
         body = wgsl.text.encode()
-        arg_index = {arg: i for i, (arg, _) in enumerate(OPS[gpu.instances[name][0]].args)}
+        arg_index = {arg: i for i, (arg, _) in enumerate(OPS[gpu.instances[name][0]].form("gpu").args)}
         entry = gpu.kernel(name) | {
             "entry": wgsl.entry,
             "workgroup": list(wgsl.workgroup),
@@ -144,12 +144,12 @@ class _Target:
     def add_part(self, part: Part) -> None:
         for program in part_programs(part):
             planned = run_phases(program.build(), self.target)
-            read = read_program(planned, part.role, part.weights, program.results)
+            read = read_program(planned, self.target, part.role, part.weights, program.results)
             self.programs.append((program.name, part.role, program.width, read))
 
     def kernel(self, name: str) -> dict[str, Any]:
         op, params = self.instances[name]
-        args = OPS[op].args
+        args = OPS[op].form(self.target).args
         return {
             "name": name,
             "op": op,

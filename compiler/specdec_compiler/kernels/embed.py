@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, GROUP, Op, Params
+from .base import ARGS, GROUP, Form, Op, Params
 from .ir import prim_func, store, threads, when
 
 ORDER8 = ((0, 4, 1, 5), (2, 6, 3, 7))  # byte -> k inside eight, for even and odd words of the 8-bit layout
@@ -143,15 +143,13 @@ def _concat_gpu(name: str, p: Params):
     return prim_func(name, _concat_params(p), body)
 
 
-EMBED = Op(
-    "embed", (("args", "read"), ("tokens", "read"), ("w", "read"), ("ws", "read"), ("x", "write")), _cpu, _gpu
-)
-CONCAT2 = Op(
-    "concat2", (("args", "read"), ("x0", "read"), ("x1", "read"), ("out", "write")), _concat_cpu, _concat_gpu
-)
-CONCAT3 = Op(
-    "concat3",
-    (("args", "read"), ("x0", "read"), ("x1", "read"), ("x2", "read"), ("out", "write")),
-    _concat_cpu,
-    _concat_gpu,
-)
+_EMBED_ARGS = (("args", "read"), ("tokens", "read"), ("w", "read"), ("ws", "read"), ("x", "write"))
+
+
+def _concat_op(count: int) -> Op:
+    args = (("args", "read"), *((f"x{i}", "read") for i in range(count)), ("out", "write"))
+    return Op(f"concat{count}", Form(args, _concat_cpu), Form(args, _concat_gpu))
+
+
+EMBED = Op("embed", Form(_EMBED_ARGS, _cpu), Form(_EMBED_ARGS, _gpu))
+CONCAT2, CONCAT3 = _concat_op(2), _concat_op(3)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, OUT_ROWS, Op, Params, cpu_only, gpu_only
+from .base import ARGS, OUT_ROWS, Form, Op, Params
 from .ir import (
     F32X4,
     I32X4,
@@ -309,31 +309,16 @@ def _score_gpu(name: str, p: Params):
     return prim_func(name, _score_params(p), body)
 
 
-ARGMAX = Op("argmax", (("args", "read"), ("logits", "read"), ("out", "write")), _argmax_cpu, cpu_only)
-ADVANCE = Op(
-    "advance",
-    (("args", "read_write"), ("tokens", "read_write"), ("out", "read"), ("done", "write")),
-    _advance_cpu,
-    cpu_only,
-)
-ARGMAX_SPLIT = Op(
-    "argmax_split", (("args", "read"), ("logits", "read"), ("partial", "write")), gpu_only, _argmax_split_gpu
-)
+_LOGITS = (("args", "read"), ("logits", "read"))
+_STATE = (("args", "read_write"), ("tokens", "read_write"))
+ARGMAX = Op("argmax", cpu=Form((*_LOGITS, ("out", "write")), _argmax_cpu))
+ADVANCE = Op("advance", cpu=Form((*_STATE, ("out", "read"), ("done", "write")), _advance_cpu))
+ARGMAX_SPLIT = Op("argmax_split", gpu=Form((*_LOGITS, ("partial", "write")), _argmax_split_gpu))
 ARGMAX_MERGE = Op(
     "argmax_merge",
-    (
-        ("args", "read_write"),
-        ("partial", "read"),
-        ("tokens", "read_write"),
-        ("out", "write"),
-        ("done", "write"),
+    gpu=Form(
+        (_STATE[0], ("partial", "read"), _STATE[1], ("out", "write"), ("done", "write")), _argmax_merge_gpu
     ),
-    gpu_only,
-    _argmax_merge_gpu,
 )
-SCORE = Op(
-    "score",
-    (("args", "read"), ("logits", "read"), ("score_ids", "read"), ("score", "write")),
-    _score_cpu,
-    _score_gpu,
-)
+_SCORE_ARGS = (*_LOGITS, ("score_ids", "read"), ("score", "write"))
+SCORE = Op("score", Form(_SCORE_ARGS, _score_cpu), Form(_SCORE_ARGS, _score_gpu))
