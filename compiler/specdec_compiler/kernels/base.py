@@ -19,19 +19,28 @@ Params = Mapping[str, int | str]
 
 @dataclass(frozen=True)
 class Op:
-    """One op: `cpu` and `gpu` build a PrimFunc from (name, params); `args` gives each buffer's name and access in order."""
+    """One op: `cpu` and `gpu` build a PrimFunc from (name, params); `args` gives each buffer's name and access in order.
+
+    `cpu_parts`: into how many parts of some microseconds the CPU form may be cut (ir.Share); 1 for work too small to share.
+    """
 
     name: str
     args: tuple[tuple[str, str], ...]
     cpu: Callable[[str, Params], tirx.PrimFunc]
     gpu: Callable[[str, Params], tirx.PrimFunc]
     row_invariant: bool = True
+    cpu_parts: Callable[[Params], int] = lambda p: 1
 
 
 def kernel_name(op: str, params: Params) -> str:
     """The unique, readable name of one instance: op, then each parameter and its value."""
     text = "_".join([op, *(f"{key}{params[key]}" for key in sorted(params))])
     return re.sub(r"[^A-Za-z0-9_]", "_", text)
+
+
+def by_row(p: Params) -> int:
+    """cpu_parts of an op whose rows are worth a part each."""
+    return int(p["m"])
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -16,6 +16,7 @@ from .ir import (
     F32X4,
     I32X4,
     barrier,
+    cpu_func,
     dot_i16,
     f32,
     fma,
@@ -59,11 +60,11 @@ def _cpu(name: str, p: Params, residual: bool):
     tile = min(m, ROW_TILE)
     scales = 2 if fmt == "q4" else 1
 
-    def body(args, xq, xs, w, ws, *rest):
+    def body(share, args, xq, xs, w, ws, *rest):
         out = rest[-1]
         acc, iacc = local(tile, F32X4), local(tile, I32X4)
         num_rows = T.bind(args[1])
-        with T.serial(0, blocks) as nb, T.serial(0, T.truncdiv(num_rows + (tile - 1), tile)) as mt:
+        with share.of(blocks) as nb, T.serial(0, T.truncdiv(num_rows + (tile - 1), tile)) as mt:
             row0 = T.bind(mt * tile)
             for r in range(tile):
                 store(acc, r, splat(f32(0)))
@@ -97,7 +98,11 @@ def _cpu(name: str, p: Params, residual: bool):
         *([("residual", m * n, "float32")] if residual else []),
         ("out", m * n, "float32"),
     ]
-    return prim_func(name, params, body)
+    return cpu_func(name, params, body)
+
+
+def _cpu_parts(p: Params) -> int:
+    return int(p["n"]) // 4
 
 
 LANES = 32  # threads along K of one GPU workgroup
@@ -190,10 +195,17 @@ def _gpu(name: str, p: Params, residual: bool):
 
 
 _IN = (("args", "read"), ("xq", "read"), ("xs", "read"), ("w", "read"), ("ws", "read"))
-LINEAR = Op("linear", (*_IN, ("out", "write")), partial(_cpu, residual=False), partial(_gpu, residual=False))
+LINEAR = Op(
+    "linear",
+    (*_IN, ("out", "write")),
+    partial(_cpu, residual=False),
+    partial(_gpu, residual=False),
+    cpu_parts=_cpu_parts,
+)
 LINEAR_ADD = Op(
     "linear_add",
     (*_IN, ("residual", "read"), ("out", "write")),
     partial(_cpu, residual=True),
     partial(_gpu, residual=True),
+    cpu_parts=_cpu_parts,
 )

@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, GROUP, Op, Params
+from .base import ARGS, GROUP, Op, Params, by_row
 from .ir import (
     F32X4,
     I32X4,
     add,
     barrier,
+    cpu_func,
     exp4,
     f32,
     fma,
@@ -164,8 +165,8 @@ def _valid(args, row):
 def _norm_cpu(name: str, p: Params):
     m, k, eps = int(p["m"]), int(p["k"]), float(p["eps"])
 
-    def body(args, x, weight, xq, xs):
-        with T.serial(0, args[1]) as row:
+    def body(share, args, x, weight, xq, xs):
+        with share.of(args[1]) as row:
             acc = local(1, F32X4)
             store(acc, 0, splat(f32(0)))
             with T.serial(0, k // 4) as i:
@@ -186,7 +187,7 @@ def _norm_cpu(name: str, p: Params):
         ("weight", k, "float32"),
         *_outputs(m, k, "cpu"),
     ]
-    return prim_func(name, params, body)
+    return cpu_func(name, params, body)
 
 
 NORM_THREADS = 256
@@ -231,8 +232,9 @@ def _norm_gpu(name: str, p: Params):
 def _act_cpu(name: str, p: Params):
     m, k = int(p["m"]), int(p["k"])
 
-    def body(args, gate_up, xq, xs):
-        with T.serial(0, args[1]) as row, T.serial(0, k // GROUP) as g:
+    def body(share, args, gate_up, xq, xs):
+        with share.of(args[1] * (k // GROUP)) as group:
+            row, g = T.bind(T.truncdiv(group, k // GROUP)), T.bind(T.truncmod(group, k // GROUP))
             gate = local(1, F32X4)
 
             def value(i):
@@ -240,9 +242,9 @@ def _act_cpu(name: str, p: Params):
                 up = load4(gate_up, row * 2 * k + k + g * GROUP + 4 * i)
                 return gate[0] / (splat(f32(1.0)) + exp4(splat(f32(0)) - gate[0])) * up
 
-            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
+            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, group)
 
-    return prim_func(
+    return cpu_func(
         name, [("args", ARGS, "int32"), ("gate_up", m * 2 * k, "float32"), *_outputs(m, k, "cpu")], body
     )
 
@@ -250,17 +252,19 @@ def _act_cpu(name: str, p: Params):
 def _quantize_cpu(name: str, p: Params):
     m, k = int(p["m"]), int(p["k"])
 
-    def body(args, x, xq, xs):
-        with T.serial(0, args[1]) as row, T.serial(0, k // GROUP) as g:
+    def body(share, args, x, xq, xs):
+        with share.of(args[1] * (k // GROUP)) as group:
+            row, g = T.bind(T.truncdiv(group, k // GROUP)), T.bind(T.truncmod(group, k // GROUP))
 
             def value(i):
                 return load4(x, row * k + g * GROUP + 4 * i)
 
-            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
+            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, group)
 
-    return prim_func(name, [("args", ARGS, "int32"), ("x", m * k, "float32"), *_outputs(m, k, "cpu")], body)
+    return cpu_func(name, [("args", ARGS, "int32"), ("x", m * k, "float32"), *_outputs(m, k, "cpu")], body)
 
 
+PART_GROUPS = 16  # groups of SwiGLU that are worth a part: some 2 us
 WORD_THREADS = 64
 
 
@@ -297,9 +301,19 @@ def _quantize_gpu(name: str, p: Params):
 
 _OUT = (("xq", "write"), ("xs", "write"))
 NORM_QUANTIZE = Op(
-    "norm_quantize", (("args", "read"), ("x", "read"), ("weight", "read"), *_OUT), _norm_cpu, _norm_gpu
+    "norm_quantize",
+    (("args", "read"), ("x", "read"), ("weight", "read"), *_OUT),
+    _norm_cpu,
+    _norm_gpu,
+    cpu_parts=by_row,
 )
 SILU_MUL_QUANTIZE = Op(
-    "silu_mul_quantize", (("args", "read"), ("gate_up", "read"), *_OUT), _act_cpu, _act_gpu
+    "silu_mul_quantize",
+    (("args", "read"), ("gate_up", "read"), *_OUT),
+    _act_cpu,
+    _act_gpu,
+    cpu_parts=lambda p: int(p["m"]) * max(1, int(p["k"]) // (PART_GROUPS * GROUP)),
 )
-QUANTIZE = Op("quantize", (("args", "read"), ("x", "read"), *_OUT), _quantize_cpu, _quantize_gpu)
+QUANTIZE = Op(
+    "quantize", (("args", "read"), ("x", "read"), *_OUT), _quantize_cpu, _quantize_gpu, cpu_parts=by_row
+)

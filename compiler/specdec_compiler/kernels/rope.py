@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, Op, Params
-from .ir import load4, prim_func, store, store4, threads, when
+from .base import ARGS, Op, Params, by_row
+from .ir import cpu_func, load4, prim_func, store, store4, threads, when
 
 
 def kv_elements(p: Params) -> int:
@@ -34,8 +34,8 @@ def _cpu(name: str, p: Params):
     h, kv, d, s = int(p["h"]), int(p["kv"]), int(p["d"]), int(p["s"])
     width, half = (h + 2 * kv) * d, d // 2
 
-    def body(args, qkv, table, page_table, k_pages, v_pages, q):
-        with T.serial(0, args[1]) as row:
+    def body(share, args, qkv, table, page_table, k_pages, v_pages, q):
+        with share.of(args[1]) as row:
             position = T.bind(args[0] + row)
             page = T.bind(page_table[T.truncdiv(position, s)])
             slot = T.bind(T.truncmod(position, s))
@@ -61,7 +61,7 @@ def _cpu(name: str, p: Params):
                 value = load4(qkv, row * width + (h + kv + head) * d + i * 4)
                 store4(v_pages, ((page * kv + head) * s + slot) * d + i * 4, value)
 
-    return prim_func(name, _params(p), body)
+    return cpu_func(name, _params(p), body)
 
 
 def _gpu(name: str, p: Params):
@@ -112,4 +112,5 @@ ROPE_APPEND = Op(
     ),
     _cpu,
     _gpu,
+    cpu_parts=by_row,
 )
