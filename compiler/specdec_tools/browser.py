@@ -63,6 +63,7 @@ class BrowserOptions:
     backend: str = "wasm"  # auto | wasm | webgpu
     adapter: str = "auto"  # auto takes what the browser names; gpu refuses software; swiftshader asks for it
     timeout_s: float = 900.0  # the longest single request
+    threads: int | None = None  # of the WASM backend; None: the page's own choice
     extra_flags: tuple[str, ...] = ()
 
 
@@ -196,7 +197,8 @@ class PageSession:
         return answer["value"]
 
     async def load(self, bundle: str, **options: Any) -> dict[str, Any]:
-        chosen = {"backend": self.options.backend, **options}
+        threads = {} if self.options.threads is None else {"threads": self.options.threads}
+        chosen = {"backend": self.options.backend, **threads, **options}
         loaded = await self.call("load", {"url": bundle, "options": chosen})
         check_adapter(loaded["device"], self.options)
         return loaded

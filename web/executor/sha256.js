@@ -53,9 +53,10 @@ export function sha256Plain(bytes) {
   return [...state].map((word) => word.toString(16).padStart(8, "0")).join("");
 }
 
-/** @param {Uint8Array<ArrayBuffer>} bytes @returns {Promise<string>} */
+/** @param {Uint8Array<ArrayBuffer>} bytes may lie in shared memory, which crypto.subtle refuses: then a copy is hashed */
 export async function sha256(bytes) {
   if (!globalThis.crypto?.subtle) return sha256Plain(bytes);
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  const plain = bytes.buffer instanceof ArrayBuffer ? bytes : new Uint8Array(bytes);
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", plain));
   return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
