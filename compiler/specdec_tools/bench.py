@@ -21,6 +21,8 @@ from specdec_runtime.faults import SpecdecError, error_json, exit_code
 from .bench_gpu import bench_model, pack
 from .bench_gpu import show as show_gpu
 from .bench_gpu import table as gpu_table
+from .bench_rows import bench_rows
+from .bench_rows import table as rows_table
 from .browser import ADAPTERS, BrowserOptions, page_session
 from .native_run import NativeRun
 from .serve import running_site
@@ -145,6 +147,15 @@ def make_parser() -> argparse.ArgumentParser:
     )
     run.set_defaults(show=table)
 
+    rows = commands.add_parser("rows", help="ms of a pass by rows and threads, on the CPU backends")
+    rows.add_argument("bundle", type=Path)
+    rows.add_argument("--backends", default="native,wasm", help="comma-separated: native, wasm")
+    rows.add_argument("--threads", default="1,2", help="comma-separated thread counts")
+    rows.add_argument("--rounds", type=int, default=15)
+    rows.add_argument("--start", type=int, default=200, help="position the passes run at")
+    rows.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    rows.set_defaults(call=_rows, show=rows_table)
+
     model = commands.add_parser(
         "model", help="GPU passes, rounds and kernels of a bundle or a shape, random weights"
     )
@@ -167,6 +178,11 @@ def make_parser() -> argparse.ArgumentParser:
     saved.add_argument("file", type=Path)
     saved.set_defaults(json=False, call=lambda a: a.file, show=show_gpu)
     return parser
+
+
+def _rows(args: argparse.Namespace) -> dict[str, Any]:
+    threads = [int(count) for count in args.threads.split(",")]
+    return bench_rows(args.bundle, args.backends.split(","), threads, args.rounds, args.start)
 
 
 def _model(args: argparse.Namespace) -> dict[str, Any]:
