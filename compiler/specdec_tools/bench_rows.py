@@ -20,7 +20,9 @@ from .serve import BUNDLE_PREFIX, running_site
 WARM_UP = 1
 
 
-def bench_rows(bundle: Path, backends: list[str], threads: list[int], rounds: int, start: int) -> dict[str, Any]:
+def bench_rows(
+    bundle: Path, backends: list[str], threads: list[int], rounds: int, start: int
+) -> dict[str, Any]:
     """The report: one row for each backend, thread count and program."""
     rows: list[dict[str, Any]] = []
     if "native" in backends:
@@ -31,7 +33,9 @@ def bench_rows(bundle: Path, backends: list[str], threads: list[int], rounds: in
             raise DeviceFault(found["error"], "the bench page", "Load the bundle in the page to see more")
         for wanted, device in zip(threads, found["devices"], strict=True):
             if device["threads"] != wanted:
-                raise DeviceFault(f"{wanted} threads: {device['threads_reason']}", "WASM threads", "Ask for fewer")
+                raise DeviceFault(
+                    f"{wanted} threads: {device['threads_reason']}", "WASM threads", "Ask for fewer"
+                )
         rows += [{"backend": "wasm", **row} for row in found["rows"]]
     return {"rounds": rounds, "start": start, "rows": [_summed(row) for row in rows]}
 
@@ -71,7 +75,13 @@ def _native(bundle: Path, rounds: int, start: int) -> list[dict[str, Any]]:
             times[program] += backend.submit(Submit("verify", writes, [program], [])).ms
     backend.close()
     return [
-        {"backend": "native", "threads": 1, "program": program, "rows": rows, "times": times[program][WARM_UP:]}
+        {
+            "backend": "native",
+            "threads": 1,
+            "program": program,
+            "rows": rows,
+            "times": times[program][WARM_UP:],
+        }
         for program, rows in passes
     ]
 
@@ -79,7 +89,11 @@ def _native(bundle: Path, rounds: int, start: int) -> list[dict[str, Any]]:
 def table(report: dict[str, Any]) -> str:
     """Medians (and the least) in ms as Markdown, one line for each backend and thread count, one column for each pass."""
     passes = list(dict.fromkeys((row["program"], row["rows"]) for row in report["rows"]))
-    titles = ["backend", "threads", *(f"{name.removeprefix('target.')}, {rows} rows" for name, rows in passes)]
+    titles = [
+        "backend",
+        "threads",
+        *(f"{name.removeprefix('target.')}, {rows} rows" for name, rows in passes),
+    ]
     lines = ["| " + " | ".join(titles) + " |", "| " + " | ".join("---" for _ in titles) + " |"]
     for backend, threads in dict.fromkeys((row["backend"], row["threads"]) for row in report["rows"]):
         mine = {r["program"]: r for r in report["rows"] if (r["backend"], r["threads"]) == (backend, threads)}

@@ -64,7 +64,9 @@ def test_a_kernel_that_shares_wrongly_is_reported(device: str, tmp_path: Path) -
     whole = _run(DEVICES[device], batch, code, tmp_path, 1)
     reported = _differing(batch, whole, _run(DEVICES[device], batch, code, tmp_path, 7))
     ops = {op for name, (op, _) in batch.instances.items() if name in reported}
-    splitting = {op for op, _ in batch.instances.values() if OPS[op].cpu_parts({"m": 8, "n": 64, "k": 64, "kv": 1}) > 1}
+    splitting = {
+        op for op, _ in batch.instances.values() if OPS[op].cpu_parts({"m": 8, "n": 64, "k": 64, "kv": 1}) > 1
+    }
     assert ops == splitting, "every op that is split was made wrong, and must be seen to be"
 
 

@@ -151,7 +151,11 @@ EMBED = Op(
     cpu_parts=by_row,
 )
 CONCAT2 = Op(
-    "concat2", (("args", "read"), ("x0", "read"), ("x1", "read"), ("out", "write")), _concat_cpu, _concat_gpu, cpu_parts=by_row
+    "concat2",
+    (("args", "read"), ("x0", "read"), ("x1", "read"), ("out", "write")),
+    _concat_cpu,
+    _concat_gpu,
+    cpu_parts=by_row,
 )
 CONCAT3 = Op(
     "concat3",

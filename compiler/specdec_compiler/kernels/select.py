@@ -311,7 +311,13 @@ def _score_gpu(name: str, p: Params):
     return prim_func(name, _score_params(p), body)
 
 
-ARGMAX = Op("argmax", (("args", "read"), ("logits", "read"), ("out", "write")), _argmax_cpu, cpu_only, cpu_parts=by_row)
+ARGMAX = Op(
+    "argmax",
+    (("args", "read"), ("logits", "read"), ("out", "write")),
+    _argmax_cpu,
+    cpu_only,
+    cpu_parts=by_row,
+)
 ADVANCE = Op(
     "advance",
     (("args", "read_write"), ("tokens", "read_write"), ("out", "read"), ("done", "write")),

@@ -1,7 +1,7 @@
 """TIR to target code: the pass lists for the CPU (WASM, native) and for WebGPU.
 
-needs: PrimFuncs of flat buffers (kernels/). guarantees: the CPU functions take one raw pointer per buffer, then (part, parts), and need no TVM runtime;
-the GPU text is one WGSL module per kernel whose bindings are storage buffers only.
+needs: PrimFuncs of flat buffers (kernels/). guarantees: the CPU functions take one raw pointer per buffer, then (part, parts), and need
+no TVM runtime; the GPU text is one WGSL module per kernel whose bindings are storage buffers only.
 """
 
 from __future__ import annotations
