@@ -83,7 +83,9 @@ async def measure(answers: dict[str, Answer], max_tokens: int, rounds: int) -> d
     }
 
 
-async def bench_run(bundle: Path, backends: list[str], max_tokens: int, rounds: int) -> dict[str, Any]:
+async def bench_run(
+    bundle: Path, backends: list[str], max_tokens: int, rounds: int, threads: int | None
+) -> dict[str, Any]:
     """Open the backends side by side and measure."""
     answers: dict[str, Answer] = {}
     native = NativeRun.open(bundle)
@@ -96,7 +98,7 @@ async def bench_run(bundle: Path, backends: list[str], max_tokens: int, rounds: 
     with native, running_site(bundle) as site:
         if "wasm" not in backends:
             return await measure(answers, max_tokens, rounds)
-        async with page_session(site.url, BrowserOptions("wasm")) as page:
+        async with page_session(site.url, BrowserOptions("wasm", threads=threads)) as page:
             await page.load("bundle/")
 
             async def by_page(request: dict[str, Any]):
@@ -104,7 +106,8 @@ async def bench_run(bundle: Path, backends: list[str], max_tokens: int, rounds: 
                 return result, await page.stats()
 
             answers["wasm"] = by_page
-            return await measure(answers, max_tokens, rounds)
+            report = await measure(answers, max_tokens, rounds)
+            return report | {"memory": await page.renderer_memory()}
 
 
 COLUMNS = (
@@ -130,6 +133,10 @@ def table(report: dict[str, Any]) -> str:
     for entry in report["rows"]:
         cells = ["" if entry[key] is None else str(entry[key]) for key, _ in COLUMNS]
         lines.append("| " + " | ".join(cells) + " |")
+    if memory := report.get("memory"):
+        lines += ["", f"Renderer, all its memory: {memory['pss_mib']:.0f} MiB (proportional set size)."]
+    if threads := report["devices"].get("wasm", {}).get("threads"):
+        lines += [f"WASM threads: {threads}."]
     return "\n".join(lines)
 
 
@@ -141,9 +148,12 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--backends", default="native,wasm", help="comma-separated: native, wasm")
     run.add_argument("--max-tokens", type=int, default=96)
     run.add_argument("--rounds", type=int, default=3)
+    run.add_argument("--threads", type=int, help="of wasm; left out: the machine's, up to 4")
     run.add_argument("--json", action="store_true", help="print the report as one JSON object")
     run.set_defaults(
-        call=lambda a: asyncio.run(bench_run(a.bundle, a.backends.split(","), a.max_tokens, a.rounds))
+        call=lambda a: asyncio.run(
+            bench_run(a.bundle, a.backends.split(","), a.max_tokens, a.rounds, a.threads)
+        )
     )
     run.set_defaults(show=table)
 

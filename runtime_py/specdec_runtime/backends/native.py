@@ -30,6 +30,8 @@ class NativeBackend:
         self.info: dict[str, Any] = {
             "backend": "native",
             "adapter": platform.processor() or platform.machine(),
+            "threads": 1,
+            "threads_reason": "the native backend has one",
         }
         try:
             self._library = ctypes.CDLL(str(library))
