@@ -84,7 +84,7 @@ def test_a_helper_that_does_not_start_leaves_one_thread(
     broken = {
         "throws": {HELPER: [("const bound", 'throw new Error("no room"); const bound')]},
         "is missing": {},
-        "is silent": {HELPER: [('self.postMessage("ready");', "")], THREADS: [("10000", "1500")]},
+        "is silent": {HELPER: [('self.postMessage("ready");', "")], THREADS: [("30000", "1500")]},
     }
     web = patched_web(broken[way])
     if way == "is missing":

@@ -10,7 +10,7 @@ import { DeviceFault, RequestError, withTimeout } from "./faults.js";
 
 const DEFAULT_THREADS = 4; // at most, where nobody asks: small models gain little beyond
 const MAX_THREADS = 32;
-const START_MS = 10000;
+const START_MS = 30000; // a busy machine may take seconds
 
 /** @param {unknown} wanted a number of threads, or undefined @returns {Threads} */
 export function chooseThreads(wanted) {
