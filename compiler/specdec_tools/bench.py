@@ -21,6 +21,8 @@ from specdec_runtime.faults import SpecdecError, error_json, exit_code
 from .bench_gpu import bench_model, pack
 from .bench_gpu import show as show_gpu
 from .bench_gpu import table as gpu_table
+from .bench_rows import bench_rows
+from .bench_rows import table as rows_table
 from .browser import ADAPTERS, BrowserOptions, page_session
 from .native_run import NativeRun
 from .serve import running_site
@@ -81,7 +83,9 @@ async def measure(answers: dict[str, Answer], max_tokens: int, rounds: int) -> d
     }
 
 
-async def bench_run(bundle: Path, backends: list[str], max_tokens: int, rounds: int) -> dict[str, Any]:
+async def bench_run(
+    bundle: Path, backends: list[str], max_tokens: int, rounds: int, threads: int | None
+) -> dict[str, Any]:
     """Open the backends side by side and measure."""
     answers: dict[str, Answer] = {}
     native = NativeRun.open(bundle)
@@ -94,7 +98,7 @@ async def bench_run(bundle: Path, backends: list[str], max_tokens: int, rounds: 
     with native, running_site(bundle) as site:
         if "wasm" not in backends:
             return await measure(answers, max_tokens, rounds)
-        async with page_session(site.url, BrowserOptions("wasm")) as page:
+        async with page_session(site.url, BrowserOptions("wasm", threads=threads)) as page:
             await page.load("bundle/")
 
             async def by_page(request: dict[str, Any]):
@@ -102,7 +106,8 @@ async def bench_run(bundle: Path, backends: list[str], max_tokens: int, rounds: 
                 return result, await page.stats()
 
             answers["wasm"] = by_page
-            return await measure(answers, max_tokens, rounds)
+            report = await measure(answers, max_tokens, rounds)
+            return report | {"memory": await page.renderer_memory()}
 
 
 COLUMNS = (
@@ -128,6 +133,10 @@ def table(report: dict[str, Any]) -> str:
     for entry in report["rows"]:
         cells = ["" if entry[key] is None else str(entry[key]) for key, _ in COLUMNS]
         lines.append("| " + " | ".join(cells) + " |")
+    if memory := report.get("memory"):
+        lines += ["", f"Renderer, all its memory: {memory['pss_mib']:.0f} MiB (proportional set size)."]
+    if threads := report["devices"].get("wasm", {}).get("threads"):
+        lines += [f"WASM threads: {threads}."]
     return "\n".join(lines)
 
 
@@ -139,11 +148,23 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--backends", default="native,wasm", help="comma-separated: native, wasm")
     run.add_argument("--max-tokens", type=int, default=96)
     run.add_argument("--rounds", type=int, default=3)
+    run.add_argument("--threads", type=int, help="of wasm; left out: the machine's, up to 4")
     run.add_argument("--json", action="store_true", help="print the report as one JSON object")
     run.set_defaults(
-        call=lambda a: asyncio.run(bench_run(a.bundle, a.backends.split(","), a.max_tokens, a.rounds))
+        call=lambda a: asyncio.run(
+            bench_run(a.bundle, a.backends.split(","), a.max_tokens, a.rounds, a.threads)
+        )
     )
     run.set_defaults(show=table)
+
+    rows = commands.add_parser("rows", help="ms of a pass by rows and threads, on the CPU backends")
+    rows.add_argument("bundle", type=Path)
+    rows.add_argument("--backends", default="native,wasm", help="comma-separated: native, wasm")
+    rows.add_argument("--threads", default="1,2", help="comma-separated thread counts")
+    rows.add_argument("--rounds", type=int, default=15)
+    rows.add_argument("--start", type=int, default=200, help="position the passes run at")
+    rows.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    rows.set_defaults(call=_rows, show=rows_table)
 
     model = commands.add_parser(
         "model", help="GPU passes, rounds and kernels of a bundle or a shape, random weights"
@@ -167,6 +188,11 @@ def make_parser() -> argparse.ArgumentParser:
     saved.add_argument("file", type=Path)
     saved.set_defaults(json=False, call=lambda a: a.file, show=show_gpu)
     return parser
+
+
+def _rows(args: argparse.Namespace) -> dict[str, Any]:
+    threads = [int(count) for count in args.threads.split(",")]
+    return bench_rows(args.bundle, args.backends.split(","), threads, args.rounds, args.start)
 
 
 def _model(args: argparse.Namespace) -> dict[str, Any]:

@@ -66,8 +66,7 @@ class NativeRun:
 
     def _finished(self, result: dict[str, Any]) -> dict[str, Any]:
         timing = {"load": self.load_ms, **result["timing_ms"]}
-        device = {name: self.backend.info[name] for name in ("backend", "adapter")}
-        return {**result, "timing_ms": timing, "device": device}
+        return {**result, "timing_ms": timing, "device": self.backend.info}
 
     def generate(
         self,

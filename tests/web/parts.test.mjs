@@ -8,7 +8,7 @@ import { ArtifactError, ContractError, DeviceFault, asSpecdecError, errorFromJso
 import { hostRange, hostTensors, toNumbers } from "../../web/executor/layout.js";
 import { sha256, sha256Plain } from "../../web/executor/sha256.js";
 import { Fraction, parseStrict } from "../../web/executor/strict_json.js";
-import { hasWasmFeature, importedMemory, requireWasmFeatures } from "../../web/executor/wasm_binary.js";
+import { hasWasmFeature, importedMemory, requireWasmFeatures, withSharedMemory } from "../../web/executor/wasm_binary.js";
 import { ByteMap, StreamDecoder } from "../../web/worker/byte_map.js";
 
 test("the plain SHA-256 is the browser's", async () => {
@@ -84,8 +84,13 @@ test("a WASM module's memory limits are read from its bytes", () => {
     return Uint8Array.from([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0, 1, 4, 1, 0x60, 0, 0, 2, imports.length, ...imports]);
   };
   assert.ok(WebAssembly.validate(module(1, 3, 0x80, 2)));
-  assert.deepEqual(importedMemory(module(1, 3, 0x80, 2)), { minPages: 3, maxPages: 256, shared: false });
-  assert.deepEqual(importedMemory(module(0, 17)), { minPages: 17, maxPages: null, shared: false });
+  const flagsAt = module(0, 17).length - 2;
+  assert.deepEqual(importedMemory(module(1, 3, 0x80, 2)), { minPages: 3, maxPages: 256, shared: false, flagsAt });
+  assert.deepEqual(importedMemory(module(0, 17)), { minPages: 17, maxPages: null, shared: false, flagsAt });
+  const shared = withSharedMemory(module(1, 3, 0x80, 2));
+  assert.ok(shared && WebAssembly.validate(shared));
+  assert.equal(importedMemory(shared).shared, true);
+  assert.equal(withSharedMemory(module(0, 17)), null);
   assert.throws(() => importedMemory(module(0, 17).subarray(0, 14)), ArtifactError);
   assert.throws(() => importedMemory(module(0, 17).subarray(0, 30)), ArtifactError);
   assert.ok(hasWasmFeature("simd128"));

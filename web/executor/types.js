@@ -33,7 +33,7 @@
  * @typedef {{kind: string, writes: Write[], calls: string[], reads: Read[]}} Submit
  * @typedef {{values: number[][], ms: number[]}} Readback
  * @typedef {{
- *   info: {backend: string, adapter: string},
+ *   info: {backend: string, adapter: string, threads?: number, threads_reason?: string},
  *   weightSpace: (buffer: number, offset: number, bytes: number) => Uint8Array<ArrayBuffer>,
  *   weightsArrived: (buffer: number, offset: number, space: Uint8Array<ArrayBuffer>) => void,
  *   ready: (onProgress: (done: number, total: number) => void) => Promise<void>,

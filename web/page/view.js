@@ -85,7 +85,8 @@ export function showLoaded(loaded) {
   const badge = element("device");
   badge.hidden = false;
   badge.textContent = device.backend === "wasm" ? "CPU (WebAssembly)" : `GPU (${device.adapter})`;
-  const detail = `${device.backend}: ${device.adapter}${reason ? ` (${reason})` : ""}, loaded in ${duration(loaded.load_ms)}`;
+  const threads = device.threads > 1 ? `, ${device.threads} threads` : device.threads_reason && `, one thread: ${device.threads_reason}`;
+  const detail = `${device.backend}: ${device.adapter}${threads ?? ""}${reason ? ` (${reason})` : ""}, loaded in ${duration(loaded.load_ms)}`;
   badge.title = detail;
   show("device-detail", detail);
   showMemory(loaded.memory);

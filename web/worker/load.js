@@ -86,10 +86,10 @@ async function downloadWeights(bundle, executor, shards, onBytes) {
   await Promise.all(lanes);
 }
 
-/** @param {Choice} choice @param {Uint8Array<ArrayBuffer>} module @param {boolean} timestamps @returns {Promise<Executor>} */
-async function makeExecutor({ adapter, target }, module, timestamps) {
-  if (adapter) return WebGpuExecutor.create(adapter, target, module, { timestamps });
-  return WasmExecutor.create(target, module);
+/** @param {Choice} choice @param {Uint8Array<ArrayBuffer>} module @param {LoadOptions} options @returns {Promise<Executor>} */
+async function makeExecutor({ adapter, target }, module, { timestamps, threads }) {
+  if (adapter) return WebGpuExecutor.create(adapter, target, module, { timestamps: timestamps === true });
+  return WasmExecutor.create(target, module, { threads });
 }
 
 /** Progress of one load: bytes of all files that this backend needs, and kernels made ready. */
@@ -122,7 +122,7 @@ class Meter {
   }
 }
 
-/** @typedef {{backend?: string, timestamps?: boolean}} LoadOptions */
+/** @typedef {{backend?: string, timestamps?: boolean, threads?: number}} LoadOptions */
 /** @typedef {{text: BundleText, executor: Executor, report: Record<string, any>}} Loaded */
 
 /**
@@ -143,7 +143,7 @@ async function loadOn(bundle, plan, choice, options, onProgress) {
   meter.total = [...small, ...shards.map((shard) => shard.path)].reduce((sum, path) => sum + bundle.file(path).bytes, 0);
   const count = meter.add.bind(meter);
   const module = await bundle.bytes(target.module, count);
-  const executor = await makeExecutor(choice, module, options.timestamps === true);
+  const executor = await makeExecutor(choice, module, options);
   const loadText = async () => {
     const tokenizer = await bundle.text("tokenizer.json", count);
     const template = hasTemplate ? await bundle.text("chat_template.jinja", count) : null;

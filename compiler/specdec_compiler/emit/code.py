@@ -18,15 +18,17 @@ from ..passes.lower import Wgsl, build_cpu, build_gpu
 from ..targets import native_target, wasm_target
 
 STACK_BYTES = 1 << 18
+MAX_MEMORY_BYTES = 1 << 32
 Instances = Mapping[str, tuple[str, Params]]  # kernel name -> (op, params)
 
 
 def build_wasm(kernels: Instances) -> bytes:
     """One WASM module exporting a function per kernel; it imports only its memory."""
-    exports = [f"--export={name}" for name in (*kernels, "__heap_base")]
+    exports = [f"--export={name}" for name in (*kernels, "__heap_base", "__stack_pointer")]
     flags = [
         "--no-entry",
         "--import-memory",
+        f"--max-memory={MAX_MEMORY_BYTES}",
         "--stack-first",
         "-z",
         f"stack-size={STACK_BYTES}",

@@ -15,6 +15,7 @@ from .base import ARGS, SPLIT, Form, Op, Params, ceil_div
 from .ir import (
     F32X4,
     barrier,
+    cpu_func,
     exp1,
     exp4,
     f32,
@@ -139,13 +140,14 @@ def _cpu(name: str, p: Params):
     m, h, kv, d, _, _ = _shapes(p)
     per_group = h // kv
 
-    def body(args, q, page_table, k_pages, v_pages, out):
+    def body(share, args, q, page_table, k_pages, v_pages, out):
         scores = local(per_group * SPLIT, "float32")
         result, merged = local(per_group * d, "float32"), local(per_group * d, "float32")
         peaks, totals = local(per_group, "float32"), local(per_group, "float32")
         sums = local(per_group, "float32")
         peak, total = local(1, "float32"), local(1, "float32")
-        with T.serial(0, args[1]) as row, T.serial(0, kv) as head:
+        with share.of(args[1] * kv) as unit:
+            row, head = T.bind(T.truncdiv(unit, kv)), T.bind(T.truncmod(unit, kv))
             length = T.bind(args[0] + row + 1)
             q_at = T.bind(row * h * d + head * per_group * d)
             with T.serial(0, T.truncdiv(length + (SPLIT - 1), SPLIT)) as split:
@@ -167,7 +169,7 @@ def _cpu(name: str, p: Params):
                 with T.serial(0, d // 4) as i:
                     store4(out, q_at + g * d + i * 4, load4(merged, g * d + i * 4) * splat(inverse))
 
-    return prim_func(name, [*_inputs(p), ("out", m * h * d, "float32")], body)
+    return cpu_func(name, [*_inputs(p), ("out", m * h * d, "float32")], body)
 
 
 # --- GPU ---------------------------------------------------------------------------------------------------------------
@@ -479,7 +481,9 @@ def _merge_gpu(name: str, p: Params):
 
 _IN = (("args", "read"), ("q", "read"), ("page_table", "read"))
 _CPU_PAGES = (("k_pages", "read"), ("v_pages", "read"))
-ATTENTION = Op("attention", cpu=Form((*_IN, *_CPU_PAGES, ("out", "write")), _cpu))
+ATTENTION = Op(
+    "attention", cpu=Form((*_IN, *_CPU_PAGES, ("out", "write")), _cpu, lambda p: int(p["m"]) * int(p["kv"]))
+)
 ATTENTION_SPLIT = Op("attention_split", gpu=Form((*_IN, ("pages", "read"), ("partial", "write")), _split_gpu))
 ATTENTION_MERGE = Op(
     "attention_merge", gpu=Form((("args", "read"), ("partial", "read"), ("codes", "write")), _merge_gpu)

@@ -19,10 +19,14 @@ Params = Mapping[str, int | str]
 
 @dataclass(frozen=True)
 class Form:
-    """An op on one kind of device: each buffer's name and access in order, and the builder of a PrimFunc from (name, params)."""
+    """An op on one kind of device: each buffer's name and access in order, and the builder of a PrimFunc from (name, params).
+
+    `parts`, on the CPU: into how many parts of some microseconds it may be cut (ir.Share); 1 for work too small to share.
+    """
 
     args: tuple[tuple[str, str], ...]
     build: Callable[[str, Params], tirx.PrimFunc]
+    parts: Callable[[Params], int] = lambda p: 1
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ def kernel_name(op: str, params: Params) -> str:
     """The unique, readable name of one instance: op, then each parameter and its value."""
     text = "_".join([op, *(f"{key}{params[key]}" for key in sorted(params))])
     return re.sub(r"[^A-Za-z0-9_]", "_", text)
+
+
+def by_row(p: Params) -> int:
+    """parts of an op whose rows are worth a part each."""
+    return int(p["m"])
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -19,6 +19,7 @@ from .ir import (
     F32X4,
     I32X4,
     barrier,
+    cpu_func,
     dot_i16,
     f32,
     fma,
@@ -35,62 +36,97 @@ from .ir import (
 from .quantize import ORDER, VECTORS, WORDS, WordQuantizer, codes_gpu, first_of_word, silu_mul
 from .rope import APPENDED, Appender, append_params
 
-ROW_TILE = 2  # rows that share one unpacked weight vector on the CPU: 4 spill registers in V8
+TILE = 4  # sums of one CPU loop: rows x blocks of weights. More spill in some browsers; fewer leave loads unshared
 
 
-def _weight_pairs(fmt: str, w, nb, g, groups: int):
-    """The int16x8 vectors of one group of 4 rows x 32 k, each with the position of its pair of k in the group.
+def _chunks(fmt: str) -> int:
+    """16-byte vectors of one group of 4 rows."""
+    return 4 if fmt == "q4" else 8
 
-    q4: nibble t of every 16-bit half: k = 8c + 2t, 2t + 1. q8: low and high bytes of each half (order 0 4 1 5 2 6 3 7 per 8).
+
+def _weight_pairs(fmt: str, word):
+    """The int16x8 vectors of one 16-byte vector of 4 rows, each with the place of its pair of k behind _first_k.
+
+    q4: nibble t of every 16-bit half. q8: the low and the high bytes of each half.
     """
     if fmt == "q4":
-        for chunk in range(4):
-            word = T.bind(w[T.Ramp(((nb * 4 + chunk) * groups + g) * 8, 1, 8)])
-            for t in range(4):
-                nibble = T.bitwise_and(T.shift_right(word, splat(T.int16(4 * t), 8)), splat(T.int16(15), 8))
-                yield T.bind(nibble), chunk * 8 + 2 * t
+        for t in range(4):
+            nibble = T.bitwise_and(T.shift_right(word, splat(T.int16(4 * t), 8)), splat(T.int16(15), 8))
+            yield T.bind(nibble), 2 * t
     else:
-        for chunk in range(8):
-            word = T.bind(w[T.Ramp(((nb * 8 + chunk) * groups + g) * 8, 1, 8)])
-            base = 8 * (chunk // 2) + 2 * (chunk % 2)
-            low = T.shift_right(T.shift_left(word, splat(T.int16(8), 8)), splat(T.int16(8), 8))
-            yield T.bind(low), base
-            yield T.bind(T.shift_right(word, splat(T.int16(8), 8))), base + 4
+        low = T.shift_right(T.shift_left(word, splat(T.int16(8), 8)), splat(T.int16(8), 8))
+        yield T.bind(low), 0
+        yield T.bind(T.shift_right(word, splat(T.int16(8), 8))), 4
+
+
+def _first_k(fmt: str, chunk):
+    """The first k of a chunk in its group (q8: order 0 4 1 5 | 2 6 3 7 in every eight)."""
+    if fmt == "q4":
+        return chunk * 8
+    return T.shift_right(chunk, 1) * 8 + T.bitwise_and(chunk, 1) * 2
+
+
+def _tile(m: int, blocks: int) -> tuple[int, int]:
+    """Rows and blocks of weights that share a loop: what is unpacked serves all rows, an activation all blocks."""
+    rows = min(m, TILE)
+    wide = TILE // rows
+    while blocks % wide:
+        wide //= 2
+    return rows, wide
+
+
+def _group_dots(fmt: str, w, xq, vector_at, x_at, rows: int, wide: int, iacc) -> None:
+    """iacc[row * wide + block] = the integer dots of one group.
+
+    A loop over the chunks, not unrolled: LLVM would compute one sum after the other and spill every unpacked weight.
+    """
+    for i in range(rows * wide):
+        store(iacc, i, splat(T.int32(0)))
+    with T.serial(0, _chunks(fmt)) as chunk:
+        words = [T.bind(w[T.Ramp(vector_at(b, chunk) * 8, 1, 8)]) for b in range(wide)]
+        for pairs in zip(*[_weight_pairs(fmt, word) for word in words], strict=True):
+            for r in range(rows):
+                two = xq[T.Ramp(x_at(r) + _first_k(fmt, chunk) + pairs[0][1], 1, 2)]
+                codes = T.bind(T.reinterpret("int16x8", splat(T.reinterpret("int32", two))))
+                for b, (pair, _) in enumerate(pairs):
+                    store(iacc, r * wide + b, iacc[r * wide + b] + dot_i16(pair, codes))
 
 
 def _cpu(name: str, p: Params, residual: bool):
     m, n, k, fmt = int(p["m"]), int(p["n"]), int(p["k"]), str(p["fmt"])
-    groups, blocks = k // GROUP, n // 4
-    tile = min(m, ROW_TILE)
+    groups, blocks, chunks = k // GROUP, n // 4, _chunks(fmt)
+    rows, wide = _tile(m, blocks)
+    tile = [(r, b) for r in range(rows) for b in range(wide)]
     scales = 2 if fmt == "q4" else 1
 
-    def body(args, xq, xs, w, ws, *rest):
+    def body(share, args, xq, xs, w, ws, *rest):
         out = rest[-1]
-        acc, iacc = local(tile, F32X4), local(tile, I32X4)
+        acc, iacc = local(len(tile), F32X4), local(len(tile), I32X4)
         num_rows = T.bind(args[1])
-        with T.serial(0, blocks) as nb, T.serial(0, T.truncdiv(num_rows + (tile - 1), tile)) as mt:
-            row0 = T.bind(mt * tile)
-            for r in range(tile):
-                store(acc, r, splat(f32(0)))
+        with share.of(blocks // wide) as each, T.serial(0, T.truncdiv(num_rows + (rows - 1), rows)) as step:
+            row0, block0 = T.bind(step * rows), T.bind(each * wide)
+            for i in range(len(tile)):
+                store(acc, i, splat(f32(0)))
             with T.serial(0, groups) as g:
-                for r in range(tile):
-                    store(iacc, r, splat(T.int32(0)))
-                for pair, position in _weight_pairs(fmt, w, nb, g, groups):
-                    for r in range(tile):
-                        two = xq[T.Ramp((row0 + r) * k + g * GROUP + position, 1, 2)]
-                        activations = T.reinterpret("int16x8", splat(T.reinterpret("int32", two)))
-                        store(iacc, r, iacc[r] + dot_i16(pair, activations))
-                scale = T.bind(load4(ws, (nb * scales * groups + g) * 4))
-                minimum = T.bind(load4(ws, ((nb * scales + 1) * groups + g) * 4)) if fmt == "q4" else None
-                for r in range(tile):
-                    at = ((row0 + r) * groups + g) * 2
-                    part = scale * (splat(xs[at]) * T.cast(iacc[r], F32X4))
-                    if minimum is not None:
-                        part = part + minimum * splat(xs[at + 1])
-                    store(acc, r, acc[r] + part)
-            for r in range(tile):
-                at = (row0 + r) * n + nb * 4
-                store4(out, at, load4(rest[0], at) + acc[r] if residual else acc[r])
+                _group_dots(
+                    fmt,
+                    w,
+                    xq,
+                    lambda b, chunk: ((block0 + b) * chunks + chunk) * groups + g,
+                    lambda r: (row0 + r) * k + g * GROUP,
+                    rows,
+                    wide,
+                    iacc,
+                )
+                for r, b in tile:
+                    i, x, at = r * wide + b, ((row0 + r) * groups + g) * 2, (block0 + b) * scales * groups + g
+                    term = load4(ws, at * 4) * (splat(xs[x]) * T.cast(iacc[i], F32X4))
+                    if fmt == "q4":
+                        term = term + load4(ws, (at + groups) * 4) * splat(xs[x + 1])
+                    store(acc, i, acc[i] + term)
+            for r, b in tile:
+                i, at = r * wide + b, (row0 + r) * n + (block0 + b) * 4
+                store4(out, at, load4(rest[0], at) + acc[i] if residual else acc[i])
 
     weights = blocks * groups * (32 if fmt == "q4" else 64)
     params = [
@@ -102,7 +138,12 @@ def _cpu(name: str, p: Params, residual: bool):
         *([("residual", m * n, "float32")] if residual else []),
         ("out", m * n, "float32"),
     ]
-    return prim_func(name, params, body)
+    return cpu_func(name, params, body)
+
+
+def _cpu_parts(p: Params) -> int:
+    blocks = int(p["n"]) // 4
+    return blocks // _tile(int(p["m"]), blocks)[1]
 
 
 # --- GPU ---------------------------------------------------------------------------------------------------------------
@@ -431,12 +472,12 @@ _GPU_IN = (("args", "read"), ("codes", "read"), ("w", "read"), ("ws", "read"))
 _RESIDUAL, _OUT, _NEXT = ("residual", "read"), ("out", "write"), ("next_codes", "write")
 LINEAR = Op(
     "linear",
-    Form((*_CPU_IN, _OUT), partial(_cpu, residual=False)),
+    Form((*_CPU_IN, _OUT), partial(_cpu, residual=False), _cpu_parts),
     Form((*_GPU_IN, _OUT), partial(_gpu, residual=False)),
 )
 LINEAR_ADD = Op(
     "linear_add",
-    Form((*_CPU_IN, _RESIDUAL, _OUT), partial(_cpu, residual=True)),
+    Form((*_CPU_IN, _RESIDUAL, _OUT), partial(_cpu, residual=True), _cpu_parts),
     Form((*_GPU_IN, _RESIDUAL, _OUT), partial(_gpu, residual=True)),
 )
 LINEAR_ADD_QUANTIZE = Op(

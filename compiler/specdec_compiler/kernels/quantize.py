@@ -17,11 +17,12 @@ from collections.abc import Callable
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, GROUP, Form, Op, Params
+from .base import ARGS, GROUP, Form, Op, Params, by_row
 from .ir import (
     F32X4,
     I32X4,
     barrier,
+    cpu_func,
     exp4,
     f32,
     fma,
@@ -191,8 +192,8 @@ def _valid(args, row):
 def _norm_cpu(name: str, p: Params):
     m, k, eps = int(p["m"]), int(p["k"]), float(p["eps"])
 
-    def body(args, x, weight, xq, xs):
-        with T.serial(0, args[1]) as row:
+    def body(share, args, x, weight, xq, xs):
+        with share.of(args[1]) as row:
             acc = local(1, F32X4)
             store(acc, 0, splat(f32(0)))
             with T.serial(0, k // 4) as i:
@@ -213,7 +214,7 @@ def _norm_cpu(name: str, p: Params):
         ("weight", k, "float32"),
         *_outputs(m, k),
     ]
-    return prim_func(name, params, body)
+    return cpu_func(name, params, body)
 
 
 # --- silu_mul_quantize and quantize -------------------------------------------------------------
@@ -222,8 +223,9 @@ def _norm_cpu(name: str, p: Params):
 def _act_cpu(name: str, p: Params):
     m, k = int(p["m"]), int(p["k"])
 
-    def body(args, gate_up, xq, xs):
-        with T.serial(0, args[1]) as row, T.serial(0, k // GROUP) as g:
+    def body(share, args, gate_up, xq, xs):
+        with share.of(args[1] * (k // GROUP)) as group:
+            row, g = T.bind(T.truncdiv(group, k // GROUP)), T.bind(T.truncmod(group, k // GROUP))
             gate = local(1, F32X4)
 
             def value(i):
@@ -231,27 +233,27 @@ def _act_cpu(name: str, p: Params):
                 up = load4(gate_up, row * 2 * k + k + g * GROUP + 4 * i)
                 return gate[0] / (splat(f32(1.0)) + exp4(splat(f32(0)) - gate[0])) * up
 
-            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
+            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, group)
 
-    return prim_func(
-        name, [("args", ARGS, "int32"), ("gate_up", m * 2 * k, "float32"), *_outputs(m, k)], body
-    )
+    return cpu_func(name, [("args", ARGS, "int32"), ("gate_up", m * 2 * k, "float32"), *_outputs(m, k)], body)
 
 
 def _quantize_cpu(name: str, p: Params):
     m, k = int(p["m"]), int(p["k"])
 
-    def body(args, x, xq, xs):
-        with T.serial(0, args[1]) as row, T.serial(0, k // GROUP) as g:
+    def body(share, args, x, xq, xs):
+        with share.of(args[1] * (k // GROUP)) as group:
+            row, g = T.bind(T.truncdiv(group, k // GROUP)), T.bind(T.truncmod(group, k // GROUP))
 
             def value(i):
                 return load4(x, row * k + g * GROUP + 4 * i)
 
-            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
+            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, group)
 
-    return prim_func(name, [("args", ARGS, "int32"), ("x", m * k, "float32"), *_outputs(m, k)], body)
+    return cpu_func(name, [("args", ARGS, "int32"), ("x", m * k, "float32"), *_outputs(m, k)], body)
 
 
+PART_GROUPS = 16  # groups of SwiGLU that are worth a part: some 2 us
 WORD_THREADS = 64
 
 
@@ -313,14 +315,22 @@ def _scale_gpu(name: str, p: Params):
     return words_gpu(name, p, [("x", m * k, "float32"), ("weight", k, "float32")], fill)
 
 
+def _act_parts(p: Params) -> int:
+    return int(p["m"]) * max(1, int(p["k"]) // (PART_GROUPS * GROUP))
+
+
 _X = (("args", "read"), ("x", "read"))
 _WEIGHT = ("weight", "read")
 _GATE_UP = (("args", "read"), ("gate_up", "read"))
 _CPU_OUT = (("xq", "write"), ("xs", "write"))
 _GPU_OUT = (("codes", "write"),)
-NORM_QUANTIZE = Op("norm_quantize", cpu=Form((*_X, _WEIGHT, *_CPU_OUT), _norm_cpu))
+NORM_QUANTIZE = Op("norm_quantize", cpu=Form((*_X, _WEIGHT, *_CPU_OUT), _norm_cpu, by_row))
 SCALE_QUANTIZE = Op("scale_quantize", gpu=Form((*_X, _WEIGHT, *_GPU_OUT), _scale_gpu))
 SILU_MUL_QUANTIZE = Op(
-    "silu_mul_quantize", Form((*_GATE_UP, *_CPU_OUT), _act_cpu), Form((*_GATE_UP, *_GPU_OUT), _act_gpu)
+    "silu_mul_quantize",
+    Form((*_GATE_UP, *_CPU_OUT), _act_cpu, _act_parts),
+    Form((*_GATE_UP, *_GPU_OUT), _act_gpu),
 )
-QUANTIZE = Op("quantize", Form((*_X, *_CPU_OUT), _quantize_cpu), Form((*_X, *_GPU_OUT), _quantize_gpu))
+QUANTIZE = Op(
+    "quantize", Form((*_X, *_CPU_OUT), _quantize_cpu, by_row), Form((*_X, *_GPU_OUT), _quantize_gpu)
+)

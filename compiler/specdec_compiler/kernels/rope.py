@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, Form, Op, Params
-from .ir import fma, is_finite_bits, load4, local, prim_func, store, store4, threads, when
+from .base import ARGS, Form, Op, Params, by_row
+from .ir import cpu_func, fma, is_finite_bits, load4, local, prim_func, store, store4, threads, when
 
 
 def kv_elements(p: Params) -> int:
@@ -36,8 +36,8 @@ def _cpu(name: str, p: Params):
     h, kv, d, s = int(p["h"]), int(p["kv"]), int(p["d"]), int(p["s"])
     width, half = (h + 2 * kv) * d, d // 2
 
-    def body(args, qkv, table, page_table, k_pages, v_pages, q):
-        with T.serial(0, args[1]) as row:
+    def body(share, args, qkv, table, page_table, k_pages, v_pages, q):
+        with share.of(args[1]) as row:
             position = T.bind(args[0] + row)
             page = T.bind(page_table[T.truncdiv(position, s)])
             slot = T.bind(T.truncmod(position, s))
@@ -63,7 +63,7 @@ def _cpu(name: str, p: Params):
                 value = load4(qkv, row * width + (h + kv + head) * d + i * 4)
                 store4(v_pages, ((page * kv + head) * s + slot) * d + i * 4, value)
 
-    return prim_func(name, _params(p), body)
+    return cpu_func(name, _params(p), body)
 
 
 F16_MAX = 65504.0
@@ -160,6 +160,6 @@ _CPU_PAGES = (("k_pages", "read_write"), ("v_pages", "read_write"))
 APPENDED = (("table", "read"), ("page_table", "read"), ("pages", "read_write"), ("q", "write"))  # on the GPU
 ROPE_APPEND = Op(
     "rope_append",
-    Form((*_IN, *_CPU_PAGES, ("q", "write")), _cpu),
+    Form((*_IN, *_CPU_PAGES, ("q", "write")), _cpu, by_row),
     Form((*_IN[:2], *APPENDED), _gpu),
 )
