@@ -6,6 +6,7 @@ Does not know how a side is measured (web/bench/sides.js). Invariant: the folder
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import shutil
 import tarfile
@@ -55,6 +56,7 @@ def write_site(bundle: Bundle, files: dict[str, Path], lengths: list[int], folde
     """Page, bundle, peer and prompts into `folder`."""
     shutil.copytree(WEB, folder, dirs_exist_ok=True)
     shutil.copytree(bundle.folder, folder / "bundle")
+    (folder / "peer").mkdir()
     for name, path in files.items():
         (folder / "peer" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / "peer" / name)
@@ -100,7 +102,8 @@ def pack(bundle: Bundle, files: dict[str, Path], lengths: list[int], out: Path, 
     parts = Parts(out, limit)
     with tempfile.TemporaryDirectory() as scratch:
         write_site(bundle, files, lengths, Path(scratch) / "site")
-        with tarfile.open(fileobj=parts, mode="w|gz", compresslevel=6) as tar:  # type: ignore[call-overload]
+        squeezed = gzip.GzipFile(fileobj=parts, mode="wb", compresslevel=6)  # type: ignore[arg-type]
+        with squeezed, tarfile.open(fileobj=squeezed, mode="w|") as tar:
             tar.add(Path(scratch) / "site", arcname=".")
     return parts.names
 
