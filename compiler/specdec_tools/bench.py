@@ -20,6 +20,7 @@ from specdec_runtime.faults import RequestError, SpecdecError, error_json, exit_
 
 from . import bench_gpu
 from .bench_gpu import bench_model, pack
+from .bench_gpu import table as gpu_table
 from .browser import ADAPTERS, BrowserOptions, page_session
 from .native_run import NativeRun
 from .peers import cli as peers_cli
@@ -191,7 +192,7 @@ def make_parser() -> argparse.ArgumentParser:
     model.add_argument("--no-kernels", action="store_true", help="whole passes only")
     model.add_argument("--timeout", type=float, default=600.0)
     model.add_argument("--json", action="store_true")
-    model.set_defaults(call=_model, show=bench_gpu.table, charts=bench_gpu.charts)
+    model.set_defaults(call=_model, show=gpu_table, charts=bench_gpu.charts)
 
     packed = commands.add_parser("pack", help="write the bench page and plans for a machine elsewhere")
     packed.add_argument("names", nargs="+", metavar="NAME")
