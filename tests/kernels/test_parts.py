@@ -85,3 +85,24 @@ def test_work_that_is_not_split_is_done_once(tmp_path: Path) -> None:
     whole = _run(DEVICES["native"], batch, code, tmp_path, 1)
     args = [result["args"].tolist() for result in _run(DEVICES["native"], batch, wrong, tmp_path, 2)]
     assert args != [result["args"].tolist() for result in whole]
+
+
+def _sections(module: bytes) -> set[int]:
+    """The ids of a WASM module's sections."""
+    found, at = set(), 8
+    while at < len(module):
+        found.add(module[at])
+        size, shift, at = 0, 0, at + 1
+        while True:
+            byte = module[at]
+            size, shift, at = size | (byte & 127) << shift, shift + 7, at + 1
+            if byte < 128:
+                break
+        at += size
+    return found
+
+
+def test_instances_of_the_module_share_nothing_but_buffers() -> None:
+    """No data section: a second instance over a memory in use writes nothing to it, and there are no variables to race on."""
+    sections = _sections(kernels("cpu", DEVICES["wasm"].build))
+    assert {1, 2, 3, 7, 10} <= sections and sections & {11, 12} == set()

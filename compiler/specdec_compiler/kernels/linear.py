@@ -36,7 +36,10 @@ from .ir import (
 from .quantize import ORDER, VECTORS, WORDS, WordQuantizer, codes_gpu, first_of_word, silu_mul
 from .rope import APPENDED, Appender, append_params
 
-TILE = 4  # sums of one CPU loop: rows x blocks of weights. More spill in some browsers; fewer leave loads unshared
+ROW_TILE = 4  # rows that share unpacked weights on the CPU. More spill; several blocks at once are too many streams of memory
+# Up to so many rows a group's chunks are unrolled: loads of weights run ahead. Beyond, LLVM would compute one row's sum after the
+# other and spill every unpacked weight between them: then they are a loop.
+UNROLLED_ROWS = 2
 
 
 def _chunks(fmt: str) -> int:
@@ -66,67 +69,54 @@ def _first_k(fmt: str, chunk):
     return T.shift_right(chunk, 1) * 8 + T.bitwise_and(chunk, 1) * 2
 
 
-def _tile(m: int, blocks: int) -> tuple[int, int]:
-    """Rows and blocks of weights that share a loop: what is unpacked serves all rows, an activation all blocks."""
-    rows = min(m, TILE)
-    wide = TILE // rows
-    while blocks % wide:
-        wide //= 2
-    return rows, wide
+def _group_dots(fmt: str, w, xq, vector_at, x_at, rows: int, iacc) -> None:
+    """iacc[row] = the integer dots of one group."""
 
-
-def _group_dots(fmt: str, w, xq, vector_at, x_at, rows: int, wide: int, iacc) -> None:
-    """iacc[row * wide + block] = the integer dots of one group.
-
-    A loop over the chunks, not unrolled: LLVM would compute one sum after the other and spill every unpacked weight.
-    """
-    for i in range(rows * wide):
-        store(iacc, i, splat(T.int32(0)))
-    with T.serial(0, _chunks(fmt)) as chunk:
-        words = [T.bind(w[T.Ramp(vector_at(b, chunk) * 8, 1, 8)]) for b in range(wide)]
-        for pairs in zip(*[_weight_pairs(fmt, word) for word in words], strict=True):
+    def dots(chunk) -> None:
+        word = T.bind(w[T.Ramp(vector_at(chunk) * 8, 1, 8)])
+        for pair, position in _weight_pairs(fmt, word):
             for r in range(rows):
-                two = xq[T.Ramp(x_at(r) + _first_k(fmt, chunk) + pairs[0][1], 1, 2)]
-                codes = T.bind(T.reinterpret("int16x8", splat(T.reinterpret("int32", two))))
-                for b, (pair, _) in enumerate(pairs):
-                    store(iacc, r * wide + b, iacc[r * wide + b] + dot_i16(pair, codes))
+                two = xq[T.Ramp(x_at(r) + _first_k(fmt, chunk) + position, 1, 2)]
+                activations = T.reinterpret("int16x8", splat(T.reinterpret("int32", two)))
+                store(iacc, r, iacc[r] + dot_i16(pair, activations))
+
+    for r in range(rows):
+        store(iacc, r, splat(T.int32(0)))
+    if rows > UNROLLED_ROWS:
+        with T.serial(0, _chunks(fmt)) as chunk:
+            dots(chunk)
+    else:
+        for chunk in range(_chunks(fmt)):
+            dots(T.int32(chunk))
 
 
 def _cpu(name: str, p: Params, residual: bool):
     m, n, k, fmt = int(p["m"]), int(p["n"]), int(p["k"]), str(p["fmt"])
-    groups, blocks, chunks = k // GROUP, n // 4, _chunks(fmt)
-    rows, wide = _tile(m, blocks)
-    tile = [(r, b) for r in range(rows) for b in range(wide)]
+    groups, blocks, chunks, tile = k // GROUP, n // 4, _chunks(fmt), min(m, ROW_TILE)
     scales = 2 if fmt == "q4" else 1
 
     def body(share, args, xq, xs, w, ws, *rest):
         out = rest[-1]
-        acc, iacc = local(len(tile), F32X4), local(len(tile), I32X4)
+        acc, iacc = local(tile, F32X4), local(tile, I32X4)
         num_rows = T.bind(args[1])
-        with share.of(blocks // wide) as each, T.serial(0, T.truncdiv(num_rows + (rows - 1), rows)) as step:
-            row0, block0 = T.bind(step * rows), T.bind(each * wide)
-            for i in range(len(tile)):
-                store(acc, i, splat(f32(0)))
+        with share.of(blocks) as nb, T.serial(0, T.truncdiv(num_rows + (tile - 1), tile)) as mt:
+            row0 = T.bind(mt * tile)
+            for r in range(tile):
+                store(acc, r, splat(f32(0)))
             with T.serial(0, groups) as g:
-                _group_dots(
-                    fmt,
-                    w,
-                    xq,
-                    lambda b, chunk: ((block0 + b) * chunks + chunk) * groups + g,
-                    lambda r: (row0 + r) * k + g * GROUP,
-                    rows,
-                    wide,
-                    iacc,
-                )
-                for r, b in tile:
-                    i, x, at = r * wide + b, ((row0 + r) * groups + g) * 2, (block0 + b) * scales * groups + g
-                    term = load4(ws, at * 4) * (splat(xs[x]) * T.cast(iacc[i], F32X4))
-                    if fmt == "q4":
-                        term = term + load4(ws, (at + groups) * 4) * splat(xs[x + 1])
-                    store(acc, i, acc[i] + term)
-            for r, b in tile:
-                i, at = r * wide + b, (row0 + r) * n + (block0 + b) * 4
-                store4(out, at, load4(rest[0], at) + acc[i] if residual else acc[i])
+                vector_at = lambda chunk: (nb * chunks + chunk) * groups + g  # noqa: E731
+                _group_dots(fmt, w, xq, vector_at, lambda r: (row0 + r) * k + g * GROUP, tile, iacc)
+                scale = T.bind(load4(ws, (nb * scales * groups + g) * 4))
+                minimum = T.bind(load4(ws, ((nb * scales + 1) * groups + g) * 4)) if fmt == "q4" else None
+                for r in range(tile):
+                    at = ((row0 + r) * groups + g) * 2
+                    term = scale * (splat(xs[at]) * T.cast(iacc[r], F32X4))
+                    if minimum is not None:
+                        term = term + minimum * splat(xs[at + 1])
+                    store(acc, r, acc[r] + term)
+            for r in range(tile):
+                at = (row0 + r) * n + nb * 4
+                store4(out, at, load4(rest[0], at) + acc[r] if residual else acc[r])
 
     weights = blocks * groups * (32 if fmt == "q4" else 64)
     params = [
@@ -142,8 +132,7 @@ def _cpu(name: str, p: Params, residual: bool):
 
 
 def _cpu_parts(p: Params) -> int:
-    blocks = int(p["n"]) // 4
-    return blocks // _tile(int(p["m"]), blocks)[1]
+    return int(p["n"]) // 4
 
 
 # --- GPU ---------------------------------------------------------------------------------------------------------------
