@@ -78,6 +78,12 @@ def make_parser() -> Parser:
     parser.add_argument("--drafter", choices=("off", "model", "ngram", "chain"), default="ngram")
     parser.add_argument("--k", type=int, default=4, help="drafted tokens a cycle, 0 to 7")
     parser.add_argument(
+        "--plain-steps",
+        type=int,
+        metavar="N",
+        help="plain steps in one submit where nothing drafts, 1 to 16 (default: 4 on a GPU, else 1)",
+    )
+    parser.add_argument(
         "--score-ids", type=_ids, metavar="4,5,6", help="score these ids after the prompt instead"
     )
     parser.add_argument("--width", type=int, default=1, help="rows of a scoring pass: 1, 2, 4 or 8")
@@ -131,6 +137,8 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
         prompt["system"] = args.system
     if args.score_ids is not None:
         return prompt | {"score_ids": args.score_ids, "width": args.width}
+    if args.plain_steps is not None:
+        prompt["plain_steps"] = args.plain_steps
     return prompt | {"max_tokens": args.max_tokens, "drafter": args.drafter, "k": args.k}
 
 
