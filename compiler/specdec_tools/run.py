@@ -218,13 +218,15 @@ def summary(result: dict[str, Any]) -> str:
     tokens = usage["completion_tokens"]
     speed = 1000 * tokens / ms["decode"] if ms["decode"] else 0.0
     first = "none" if ms["first_token"] is None else f"{ms['first_token']:.0f} ms"
-    device = result["device"]
+    device, test = result["device"], result["device"]["self_test"]
+    tested = f"; self-test {test['verdict']}" if test["passes"] else ""
+    fallen = f"; fallbacks: {', '.join(spec['fallbacks'])}" if spec["fallbacks"] else ""
     return (
         f"[{tokens} tokens, {result['finish_reason']}; {speed:.1f} tokens/s; prompt {usage['prompt_tokens']} tokens; "
-        f"first token {first}; load {ms['load']:.0f} ms; {device['backend']}: {device['adapter']}]\n"
+        f"first token {first}; load {ms['load']:.0f} ms; {device['backend']}: {device['adapter']}{tested}]\n"
         f"[drafter {spec['drafter']}: {spec['num_drafted']} drafted, {spec['num_accepted']} accepted, "
         f"{spec['num_target_passes']} target passes; ms: prefill {ms['prefill']:.0f}, draft {ms['draft']:.0f}, "
-        f"verify {ms['verify']:.0f}, other {ms['other']:.0f}]"
+        f"verify {ms['verify']:.0f}, other {ms['other']:.0f}{fallen}]"
     )
 
 

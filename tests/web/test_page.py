@@ -60,9 +60,10 @@ def test_result_has_every_field(rig: BrowserRig, session: PageSession) -> None:
     }  # fmt: skip
     assert set(result["speculation"]) == {
         "mode", "drafter", "num_cycles", "num_drafted", "num_accepted", "num_evaluated", "num_target_passes",
-        "num_draft_passes", "fallbacks",
+        "num_draft_passes", "fallbacks", "plain_steps",
     }  # fmt: skip
-    assert set(result["device"]) == {"backend", "adapter"}
+    assert set(result["device"]) == {"backend", "adapter", "self_test"}
+    assert set(result["device"]["self_test"]) == {"verdict", "passes", "ms", "mismatches"}
 
 
 def test_characters_are_never_cut(rig: BrowserRig, session: PageSession) -> None:

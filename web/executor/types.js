@@ -33,7 +33,8 @@
  * @typedef {{kind: string, writes: Write[], calls: string[], reads: Read[], each?: Read[]}} Submit each: read after every call
  * @typedef {{values: number[][], ms: number[]}} Readback
  * @typedef {{
- *   info: {backend: string, adapter: string},
+ *   info: {backend: string, adapter: string, self_test?: object},
+ *   plainSteps: number,
  *   weightSpace: (buffer: number, offset: number, bytes: number) => Uint8Array<ArrayBuffer>,
  *   weightsArrived: (buffer: number, offset: number, space: Uint8Array<ArrayBuffer>) => void,
  *   ready: (onProgress: (done: number, total: number) => void) => Promise<void>,

@@ -105,7 +105,9 @@ export class WasmExecutor {
   /** @param {PlanTarget} target @param {WebAssembly.Memory} memory @param {WebAssembly.Exports} exports */
   constructor(target, memory, exports) {
     const addresses = placeBuffers(target, heapBase(exports, target.module));
+    /** @type {import("./types.js").Executor["info"]} */
     this.info = { backend: "wasm", adapter: `WebAssembly ${target.features.join(" ")}`.trim() };
+    this.plainSteps = 1; // a submit costs nothing here
     this.memoryBytes = memory.buffer.byteLength;
     this.memory = /** @type {ArrayBuffer} */ (memory.buffer);
     this.addresses = addresses;

@@ -16,6 +16,7 @@ import { WatchedDevice } from "./device.js";
 const ANSWER_MS = 60000;
 const SOFTWARE_ANSWER_MS = 600000; // a software adapter may need minutes for what a GPU does in milliseconds
 const MAX_TIMED_CALLS = 64;
+const PLAIN_STEPS = 4; // steps in one submit where nothing drafts: the wait for an answer is shared by so many tokens
 const POKE_MS = 50; // how long a wait is helped along by round trips; longer ones gain nothing by it
 
 /** Milliseconds of each call of a submit, by timestamps written at the ends of its compute pass. */
@@ -44,6 +45,7 @@ class CallTimer {
 export class WebGpuExecutor {
   /** @param {WatchedDevice} watched @param {PlanTarget} target @param {Uint8Array} module */
   constructor(watched, target, module) {
+    /** @type {import("./types.js").Executor["info"]} */
     this.info = { backend: "webgpu", adapter: watched.adapter.text };
     this.watched = watched;
     this.device = watched.device;
@@ -51,6 +53,7 @@ export class WebGpuExecutor {
     this.module = module;
     this.tensors = hostTensors(target);
     this.answerMs = watched.adapter.software ? SOFTWARE_ANSWER_MS : ANSWER_MS;
+    this.plainSteps = watched.adapter.software ? 1 : PLAIN_STEPS;
     this.timer = watched.hasTimestamps ? new CallTimer(this.device) : null;
     /** @type {GPUBuffer[]} */
     this.buffers = [];
