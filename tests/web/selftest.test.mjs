@@ -33,7 +33,7 @@ class FakeDevice {
     return logits;
   }
 
-  async feed(passes) {
+  feed(passes) {
     this.run(passes);
   }
 

@@ -10,7 +10,7 @@
 /** @typedef {{position: number | null, tensor: string}} Difference position: of a logits row; null for K and V */
 /**
  * @typedef {{
- *   feed: (passes: Pass[]) => Promise<void>,
+ *   feed: (passes: Pass[]) => void,
  *   remember: (span: Span, passes: Pass[]) => Promise<void>,
  *   differences: (span: Span, passes: Pass[], withLogits: boolean) => Promise<Difference[]>
  * }} Probe
@@ -117,7 +117,7 @@ class SelfTest {
       const { reference, others } = trial;
       const history = prefillPasses(this.model, { from: 0, to: trial.from });
       const remembered = verifyPasses(reference, trial);
-      if (history.length) await this.probe.feed(history);
+      this.probe.feed(history);
       await this.probe.remember(trial, remembered);
       this.count([...history, ...remembered]);
       for (const walk of others) rowsAgree = (await this.agrees(trial, verifyPasses(walk, trial), true)) && rowsAgree;
