@@ -28,7 +28,7 @@ async function load(message, say) {
   const made = await loadBundle(message.url, message.options ?? {}, (progress) => say("progress", progress));
   try {
     say("progress", { stage: "python" });
-    const engine = await python.engine(made.planText);
+    const engine = await python.engine(made.planText, made.programs);
     const loadMs = performance.now() - start;
     loaded = { text: made.text, executor: made.executor, pump: new Pump(engine, made.executor), loadMs };
     return { ...made.report, load_ms: loadMs };
@@ -46,7 +46,7 @@ function ready() {
 /** @param {Message} request @param {Say} say */
 async function generate(request, say) {
   const { text, executor, pump, loadMs } = ready();
-  const { max_tokens, drafter, k } = { ...GENERATE_DEFAULTS, ...request };
+  const { max_tokens, drafter, k, plain_steps } = { ...GENERATE_DEFAULTS, plain_steps: executor.plainSteps, ...request };
   const prompt_ids = text.promptIds(request);
   const stream = text.stream();
   let whole = "";
@@ -58,7 +58,8 @@ async function generate(request, say) {
   const onProgress = (/** @type {number} */ done, /** @type {number} */ total) => {
     say("progress", { stage: "prefill", done, total });
   };
-  const { result, clock } = await pump.run({ op: "generate", prompt_ids, max_tokens, drafter, k }, { onEmit, onProgress });
+  const ask = { op: "generate", prompt_ids, max_tokens, drafter, k, plain_steps };
+  const { result, clock } = await pump.run(ask, { onEmit, onProgress });
   const rest = stream.finish();
   if (rest) say("text", { text: rest, pieces: [rest], ids: [], num_drafted: 0, num_accepted: 0 });
   const timing_ms = clock.timing(loadMs);

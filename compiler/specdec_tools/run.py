@@ -78,6 +78,12 @@ def make_parser() -> Parser:
     parser.add_argument("--drafter", choices=("off", "model", "ngram", "chain"), default="ngram")
     parser.add_argument("--k", type=int, default=4, help="drafted tokens a cycle, 0 to 7")
     parser.add_argument(
+        "--plain-steps",
+        type=int,
+        metavar="N",
+        help="plain steps in one submit where nothing drafts, 1 to 16 (default: 4 on a GPU, else 1)",
+    )
+    parser.add_argument(
         "--score-ids", type=_ids, metavar="4,5,6", help="score these ids after the prompt instead"
     )
     parser.add_argument("--width", type=int, default=1, help="rows of a scoring pass: 1, 2, 4 or 8")
@@ -135,6 +141,8 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
         prompt["system"] = args.system
     if args.score_ids is not None:
         return prompt | {"score_ids": args.score_ids, "width": args.width}
+    if args.plain_steps is not None:
+        prompt["plain_steps"] = args.plain_steps
     return prompt | {"max_tokens": args.max_tokens, "drafter": args.drafter, "k": args.k}
 
 
@@ -216,14 +224,16 @@ def summary(result: dict[str, Any]) -> str:
     tokens = usage["completion_tokens"]
     speed = 1000 * tokens / ms["decode"] if ms["decode"] else 0.0
     first = "none" if ms["first_token"] is None else f"{ms['first_token']:.0f} ms"
-    device = result["device"]
+    device, test = result["device"], result["device"]["self_test"]
     threads = f", {device['threads']} threads" if device.get("threads", 1) > 1 else ""
+    tested = f"; self-test {test['verdict']}" if test["passes"] else ""
+    fallen = f"; fallbacks: {', '.join(spec['fallbacks'])}" if spec["fallbacks"] else ""
     return (
-        f"[{tokens} tokens, {result['finish_reason']}; {speed:.1f} tokens/s; prompt {usage['prompt_tokens']} tokens; "
-        f"first token {first}; load {ms['load']:.0f} ms; {device['backend']}: {device['adapter']}{threads}]\n"
+        f"[{tokens} tokens, {result['finish_reason']}; {speed:.1f} tokens/s; prompt {usage['prompt_tokens']} tokens; first token {first}; "
+        f"load {ms['load']:.0f} ms; {device['backend']}: {device['adapter']}{threads}{tested}]\n"
         f"[drafter {spec['drafter']}: {spec['num_drafted']} drafted, {spec['num_accepted']} accepted, "
         f"{spec['num_target_passes']} target passes; ms: prefill {ms['prefill']:.0f}, draft {ms['draft']:.0f}, "
-        f"verify {ms['verify']:.0f}, other {ms['other']:.0f}]"
+        f"verify {ms['verify']:.0f}, other {ms['other']:.0f}{fallen}]"
     )
 
 

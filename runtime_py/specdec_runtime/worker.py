@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from specdec_runtime.decode.effects import Cancelled, Effect, Effects, Finish, Readback, Submit, effect_json
+from specdec_runtime.decode.programs import ANY, Programs, programs_from_json
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.score import score
@@ -22,14 +23,16 @@ from specdec_runtime.plan import Plan, load_plan
 
 
 class Engine:
-    """One plan, one request at a time."""
+    """One plan on one device, one request at a time. programs_json: what the device's self-test left."""
 
-    def __init__(self, plan_json: str) -> None:
+    def __init__(self, plan_json: str, programs_json: str | None = None) -> None:
         self._plan: Plan | None = None
+        self._programs = ANY
         self._plan_error: SpecdecError | None = None
         self._effects: Effects | None = None
         self._cancelled = False
         try:
+            self._programs = programs_from_json(json.loads(programs_json)) if programs_json else ANY
             self._plan = load_plan(plan_json)
         except SpecdecError as error:
             self._plan_error = error
@@ -66,7 +69,7 @@ class Engine:
     def _begin(self, request: dict[str, Any]) -> Effect:
         if self._plan is None:
             raise self._plan_fault()
-        self._effects = _open(self._plan, request)
+        self._effects = _open(self._plan, request, self._programs)
         return next(self._effects)
 
     def _plan_fault(self) -> SpecdecError:
@@ -118,17 +121,18 @@ def _error_effect(error: SpecdecError) -> dict[str, Any]:
     return {"type": "error", **error_json(error)}
 
 
-_GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k"}
+_GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k", "plain_steps"}
 _SCORE = {"op", "prompt_ids", "score_ids", "width"}
 
 
-def _open(plan: Plan, request: dict[str, Any]) -> Effects:
+def _open(plan: Plan, request: dict[str, Any], programs: Programs) -> Effects:
     """The generator a request asks for."""
     op = request.get("op")
     keys = {"generate": _GENERATE, "score": _SCORE}.get(str(op))
     if keys is None or set(request) != keys:
         raise ContractError(f"a request of op {op!r} has keys {sorted(request)}", "worker.py")
     if op == "score":
-        return score(plan, request["prompt_ids"], request["score_ids"], request["width"])
+        return score(plan, request["prompt_ids"], request["score_ids"], request["width"], programs)
     drafter = make_drafter(request["drafter"], plan)
-    return decode(plan, Request(request["prompt_ids"], request["max_tokens"], request["k"]), drafter)
+    asked = Request(request["prompt_ids"], request["max_tokens"], request["k"], steps=request["plain_steps"])
+    return decode(plan, asked, drafter, programs)

@@ -10,6 +10,7 @@ from specdec_compiler.native import open_backend
 from specdec_runtime import drive
 from specdec_runtime.backends.native import NativeBackend
 from specdec_runtime.bundle import Bundle, open_bundle
+from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.drafters.registry import make_drafter
@@ -24,10 +25,21 @@ class Native:
         self.bundle: Bundle = open_bundle(folder)
         self.backend: NativeBackend = open_backend(self.bundle)
 
-    def run(self, prompt_ids: list[int], max_tokens: int, drafter: str = "off", k: int = 0) -> dict[str, Any]:
+    def run(
+        self,
+        prompt_ids: list[int],
+        max_tokens: int,
+        drafter: str = "off",
+        k: int = 0,
+        *,
+        steps: int = 1,
+        eos_ids: tuple[int, ...] | None = None,
+        programs: Programs = ANY,
+    ) -> dict[str, Any]:
         """The --json object of one request, less text."""
         plan = self.bundle.plan
-        effects = decode(plan, Request(prompt_ids, max_tokens, k), make_drafter(drafter, plan))
+        request = Request(prompt_ids, max_tokens, k, eos_ids, steps)
+        effects = decode(plan, request, make_drafter(drafter, plan), programs)
         return drive.run(effects, self.backend)
 
 
@@ -48,7 +60,10 @@ def check_books(result: dict[str, Any], k: int) -> None:
     s, usage = result["speculation"], result["usage"]
     assert usage["completion_tokens"] == len(result["token_ids"])
     assert usage["prompt_tokens"] == len(result["prompt_ids"])
-    assert s["num_target_passes"] == s["num_cycles"]
+    if s["plain_steps"] == 1:
+        assert s["num_target_passes"] == s["num_cycles"]
+    else:
+        assert len(result["token_ids"]) <= s["num_target_passes"] <= s["plain_steps"] * s["num_cycles"]
     assert 0 <= s["num_accepted"] <= s["num_evaluated"] <= s["num_drafted"] <= k * s["num_cycles"]
     if result["finish_reason"] == "length":
-        assert len(result["token_ids"]) == s["num_accepted"] + s["num_cycles"]
+        assert len(result["token_ids"]) == s["num_accepted"] + s["num_target_passes"]

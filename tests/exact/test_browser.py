@@ -33,6 +33,14 @@ async def _all_runs(bundle: Path, seed: int, backend: str) -> dict[str, dict]:
             for drafter, k in [("off", 0), *CASES]:
                 request = {"prompt_ids": prompt, "max_tokens": MAX_TOKENS, "drafter": drafter, "k": k}
                 results[f"{drafter}-{k}"] = await page.generate(request)
+            request = {
+                "prompt_ids": prompt,
+                "max_tokens": MAX_TOKENS,
+                "drafter": "off",
+                "k": 0,
+                "plain_steps": 4,
+            }
+            results["steps-4"] = await page.generate(request)
             ids = results["off-0"]["token_ids"]
             for width in (1, 2, 4, 8):
                 request = {"prompt_ids": prompt, "score_ids": ids, "width": width}
@@ -49,6 +57,11 @@ def test_ids_and_scores(tiny_bundle, browser_seed: int, backend: str) -> None:
         result = results[f"{drafter}-{k}"]
         assert result["token_ids"] == plain["token_ids"], (drafter, k)
         check_books(result, k)
+    steps = results["steps-4"]
+    assert steps["token_ids"] == plain["token_ids"], "several plain steps in one submit"
+    assert steps["speculation"]["num_cycles"] < plain["speculation"]["num_cycles"]
+    verdict = {"wasm": "by specification", "webgpu": "reduced: row-invariant"}[backend]
+    assert plain["device"]["self_test"]["verdict"] == verdict
     scores = [results[f"score-{width}"]["positions"] for width in (1, 2, 4, 8)]
     assert all(score == scores[0] for score in scores[1:]), "scores depend on the width"
     assert [position["top_id"] for position in scores[0]] == plain["token_ids"], (

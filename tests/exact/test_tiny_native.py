@@ -9,6 +9,7 @@ import pytest
 from runs import KS, Native, check_books, random_prompt, vocab_for
 from specdec_compiler.build import build_bundle
 from specdec_compiler.tiny import make_tiny
+from specdec_runtime.decode.programs import Programs
 
 MAX_TOKENS = 40
 
@@ -25,6 +26,47 @@ def test_ids_equal_plain(tiny_bundle, tiny_seed: int) -> None:
             assert result["token_ids"] == plain["token_ids"], (drafter, k)
             assert result["finish_reason"] == plain["finish_reason"]
             check_books(result, k)
+    for steps in (2, 4, 8):
+        result = native.run(prompt, MAX_TOKENS, steps=steps)
+        assert result["token_ids"] == plain["token_ids"], steps
+        check_books(result, 0)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4, 8])
+def test_several_steps_a_submit_end_where_one_does(tiny_bundle, steps: int) -> None:
+    """End-of-text at every place in a submit, every token limit, and the end of the context."""
+    native = Native(tiny_bundle(1, 384))
+    prompt = random_prompt(1, 384)
+    tokens = native.run(prompt, 20)["token_ids"]
+    for at in range(10):
+        stopped = native.run(prompt, 20, steps=steps, eos_ids=(tokens[at],))
+        assert stopped["token_ids"] == tokens[: tokens.index(tokens[at]) + 1]
+        assert stopped["finish_reason"] == "stop"
+        assert native.run(prompt, at, steps=steps)["token_ids"] == tokens[:at]
+    context = native.bundle.plan.target_model.max_context
+    for room in range(1, 10):
+        long = (prompt * context)[: context - room]
+        last = native.run(long, 50, steps=steps)
+        assert len(last["token_ids"]) == room and last["token_ids"] == native.run(long, 50)["token_ids"]
+        check_books(last, 0)
+
+
+@pytest.mark.parametrize("policy", [("any", False), ("widest", True), ("widest", False), ("plain", False)])
+def test_policies_of_a_self_test(tiny_bundle, policy) -> None:
+    """On kernels whose rows are equal every policy gives the same ids."""
+    native = Native(tiny_bundle(2, 517))
+    prompt = random_prompt(2, 517)
+    plain = native.run(prompt, MAX_TOKENS)["token_ids"]
+    for drafter, k, steps in (
+        ("off", 0, 1),
+        ("off", 0, 4),
+        ("ngram", 4, 1),
+        ("model", 3, 4),
+        ("chain", 7, 1),
+    ):
+        result = native.run(prompt, MAX_TOKENS, drafter, k, steps=steps, programs=Programs(*policy))
+        assert result["token_ids"] == plain, (drafter, k, steps)
+        check_books(result, k)
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,13 @@ the mutated rule's only guard inside the core: the suite must notice by the answ
 
 import pytest
 from exactness_suite import run_suite
-from specdec_runtime.decode import commit, prefill, round, state
+from specdec_runtime.decode import commit, prefill, round
 from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.commit import Limits, commit_token
 from specdec_runtime.decode.effects import Submit
 from specdec_runtime.decode.interfaces import Outcome
 from specdec_runtime.decode.pages import PageTable
+from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.sequence import Sequence
 from specdec_runtime.decode.state import Generation
 from specdec_runtime.decode.verify import Verdict, accept_greedy
@@ -139,7 +140,7 @@ def one_row_too_few(patch):
             )
             for name, first, values in batch.writes
         ]
-        return Submit(batch.kind, writes, batch.calls, batch.reads)
+        return Submit(batch.kind, writes, batch.calls, batch.reads, batch.each)
 
     patch.setattr(Generation, "verify_submit", narrower)
 
@@ -337,8 +338,97 @@ def two_target_passes_a_cycle(patch):
 @mutant
 def wrong_width(patch):
     """The program one narrower than the rows."""
-    programs = state._verify_programs
-    patch.setattr(state, "_verify_programs", lambda model: ["", *programs(model)[:-1]])
+    width = Programs.width
+    patch.setattr(Programs, "width", lambda self, model, rows: width(self, model, max(1, rows - 1)))
+
+
+@mutant
+def steps_rolled_back_one_too_few_after_eos(patch):
+    """Where an end-of-text cuts the steps of a submit, the KV of the step after it stays: the core's own guard sees it."""
+    settle, rollback = Generation.settle, ModelCache.rollback
+
+    def settle_stopped(self, outcome):
+        keep = outcome.finish_reason == "stop" and not outcome.num_drafted and len(outcome.ids) < self._steps
+        patch.setattr(ModelCache, "rollback", lambda cache, to_len: rollback(cache, to_len + keep))
+        settle(self, outcome)
+
+    patch.setattr(Generation, "settle", settle_stopped)
+
+
+@mutant
+def steps_rolled_back_one_too_few(patch):
+    """The same without the guard, for steps cut by a row that is not finite: the answer shows it."""
+
+    def settle(self, outcome):
+        cut = self._steps > 1 and outcome.undecided
+        settle_with(lambda committed: committed - 1 + cut)(self, outcome)
+
+    patch.setattr(Generation, "settle", settle)
+
+
+@mutant
+def steps_never_cut(patch):
+    """Plain steps run past the token limit and the context."""
+    patch.setattr(Generation, "plain_steps", lambda self: 1 if self.must_be_plain else self._steps)
+
+
+@mutant
+def steps_share_one_answer(patch):
+    """Every step's row is the last one's: what a read after all calls would give."""
+    submit = Generation.steps_submit
+
+    def late(self, steps):
+        batch = submit(self, steps)
+        return batch._replace(each=(), reads=list(batch.each) * steps)
+
+    patch.setattr(Generation, "steps_submit", late)
+
+
+@mutant
+def steps_without_feedback(patch):
+    submit = Generation.steps_submit
+
+    def deaf(self, steps):
+        batch = submit(self, steps)
+        writes = [
+            (name, first, [*values[:2], 0, 0] if name == "target.args" else values)
+            for name, first, values in batch.writes
+        ]
+        return batch._replace(writes=writes)
+
+    patch.setattr(Generation, "steps_submit", deaf)
+
+
+@mutant
+def steps_kv_counted_as_one(patch):
+    passed = Generation.passed
+
+    def one_row(self, num_rows, num_passes=1, num_draft_passes=0):
+        passed(self, 1 if num_passes > 1 else num_rows, num_passes, num_draft_passes)
+
+    patch.setattr(Generation, "passed", one_row)
+
+
+@mutant
+def one_step_only(patch):
+    """Exact, but not what was asked for."""
+    patch.setattr(Generation, "plain_steps", lambda self: 1)
+
+
+@mutant
+def widest_policy_ignored(patch):
+    width = Programs.width
+    patch.setattr(Programs, "width", lambda self, model, rows: width(ANY, model, rows))
+
+
+@mutant
+def drafting_where_rows_differ(patch):
+    patch.setattr(Programs, "max_rows", lambda self, model: model.widths[-1])
+
+
+@mutant
+def prompt_through_a_prefill_that_disagrees(patch):
+    patch.setattr(Programs, "feeding", lambda self, model: (f"{model.role}.prefill", model.prefill_width))
 
 
 def test_the_suite_passes_unchanged():

@@ -11,6 +11,7 @@ from itertools import product
 from plan_factory import load_made
 from simulate import Run, generate, mostly, passes, plain_ids, recount, seeded
 from specdec_runtime.backends.scripted import Script, ScriptedBackend
+from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.plan import Plan
 
 VOCAB = 13
@@ -40,6 +41,9 @@ class Case:
     max_context: int = 48
     page_size: int = 4
     not_finite: tuple[tuple[int, str, int], ...] = ()
+    steps: int = 1
+    not_finite_calls: tuple[tuple[int, int], ...] = ()
+    programs: Programs = ANY
 
 
 def models(case: Case):
@@ -60,7 +64,8 @@ def prompt_of(case: Case) -> list[int]:
 
 def run_case(case: Case) -> Run:
     target, draft = models(case)
-    backend = BoundedBackend(plan_of(case), target, draft, Script(not_finite=set(case.not_finite)))
+    script = Script(not_finite=set(case.not_finite), not_finite_calls=set(case.not_finite_calls))
+    backend = BoundedBackend(plan_of(case), target, draft, script)
     return generate(
         plan_of(case),
         target,
@@ -70,6 +75,8 @@ def run_case(case: Case) -> Run:
         case.k,
         eos_ids=case.eos_ids,
         backend=backend,
+        steps=case.steps,
+        programs=case.programs,
     )
 
 
@@ -87,7 +94,7 @@ def check_case(case: Case) -> Run:
     stopped = bool(expected) and expected[-1] in case.eos_ids
     assert run.result["finish_reason"] == ("stop" if stopped else "length"), case
     assert run.result["usage"] == {"prompt_tokens": case.prompt_len, "completion_tokens": len(expected)}
-    if not case.not_finite:
+    if not case.not_finite and not case.not_finite_calls:
         check_books(case, run)
     return run
 
@@ -98,24 +105,40 @@ def check_books(case: Case, run: Run) -> None:
     counted = recount(run)
     assert {name: speculation[name] for name in counted} == counted, case
     assert speculation["num_accepted"] <= speculation["num_evaluated"] <= speculation["num_drafted"]
-    assert speculation["fallbacks"] == {}
+    drafts = case.drafter != "off" and case.k > 0
+    barred = drafts and case.programs.verify == "plain"
+    assert speculation["fallbacks"] == ({"rows_differ": 1} if barred else {})
+    k = 0 if barred else case.k
+    steps = 1 if drafts and not barred else case.steps
+    assert speculation["plain_steps"] == steps
+    check_programs(case, run)
     assert sum(emit.num_drafted for emit in run.emits) == speculation["num_drafted"]
     assert sum(emit.num_accepted for emit in run.emits) == speculation["num_accepted"]
     max_len = min(case.prompt_len + case.max_tokens, case.max_context)
     committed = case.prompt_len
     for number, (one, emit) in enumerate(zip(passes(run), run.emits, strict=True)):
         assert one.start == committed - 1, "row 0 is the last committed token"
-        assert one.rows - 1 <= min(case.k, max_len - committed - 1), "no draft that could not be committed"
+        assert one.rows - 1 <= min(k, max_len - committed - 1), "no draft that could not be committed"
         if case.drafter == "model":
-            assert one.rows - 1 == min(case.k, max_len - committed - 1), "a draft model uses its whole budget"
+            assert one.rows - 1 == min(k, max_len - committed - 1), "a draft model uses its whole budget"
+        assert one.steps == min(steps, max_len - committed), "as many plain steps as asked, none too many"
         last = number == len(run.emits) - 1
-        assert last or len(emit.ids) == emit.num_accepted + 1, "a cycle commits its drafts and one token more"
+        gained = emit.num_accepted + one.steps
+        assert last or len(emit.ids) == gained, "a cycle commits its drafts and one token more, or its steps"
         committed += len(emit.ids)
-    if case.drafter == "model" and case.quality == 100:
+    if case.drafter == "model" and case.quality == 100 and k:
         assert speculation["num_accepted"] == speculation["num_evaluated"], "the target agrees with itself"
     prefills = [batch for batch in run.backend.submits if batch.kind == "draft"]
-    if case.drafter == "model" and case.k:
+    if case.drafter == "model" and k:
         assert len(prefills) <= -(-case.prompt_len // 4), "the draft model reads the prompt once"
+
+
+def check_programs(case: Case, run: Run) -> None:
+    """Every row of the target comes from programs that the policy trusts."""
+    used = {call for batch in run.backend.submits for call in batch.calls if call.startswith("target.")}
+    rows = {"any": (1, 2, 4, 8), "widest": (8,), "plain": (1,)}[case.programs.verify]
+    trusted = {f"target.verify_{width}" for width in rows}
+    assert used <= trusted | ({"target.prefill"} if case.programs.prefill else set()), case
 
 
 def suite() -> list[Case]:
@@ -151,6 +174,34 @@ def suite() -> list[Case]:
     for submit in range(2, 7):
         for row in range(3):
             cases.append(replace(base, quality=80, not_finite=((submit, "target.verify_8", row),)))
+    return cases + steps_suite(answer) + programs_suite()
+
+
+def steps_suite(answer: list[int]) -> list[Case]:
+    """Several plain steps in one submit: every ending, context ends, and rows that are not finite."""
+    base = Case(7, "off", 4, quality=100)
+    all_steps = (1, 2, 3, 4, 8, 16)
+    cases = []
+    for steps, at in product(all_steps, range(len(answer))):
+        cases.append(replace(base, steps=steps, eos_ids=(answer[at],)))
+        cases.append(replace(base, steps=steps, max_tokens=at, page_size=2))
+    for steps, prompt_len in product(all_steps, (1, 4, 5, 16, 17, 20, 22, 23)):
+        cases.append(replace(base, steps=steps, prompt_len=prompt_len, max_context=24, max_tokens=30))
+    for steps, submit, call in product((2, 4, 8), range(2, 5), range(8)):
+        cases.append(replace(base, steps=steps, not_finite_calls=((submit, call),)))
+    for drafter, k in product(("ngram", "model", "chain"), (0, 3)):
+        cases.append(replace(base, drafter=drafter, k=k, steps=4, quality=60, memory=2))
+    return cases
+
+
+def programs_suite() -> list[Case]:
+    """What a self-test may leave: the same ids from every policy, by trusted programs only."""
+    cases = []
+    policies = [Programs(*policy) for policy in product(("any", "widest", "plain"), (True, False))]
+    for programs, drafter, k in product(policies, ("off", "ngram", "model", "chain"), (1, 4, 7)):
+        base = Case(11, drafter, k, memory=2, programs=programs, steps=4)
+        cases += [base, replace(base, prompt_len=23, max_context=24, max_tokens=9)]
+        cases.append(replace(base, eos_ids=tuple(expected_ids(base)[5:6])))
     return cases
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from specdec_runtime import drive
 from specdec_runtime.backends.scripted import Script, ScriptedBackend
 from specdec_runtime.decode.effects import Emit
+from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.drafters.registry import make_drafter
@@ -81,6 +82,8 @@ def generate(
     eos_ids=None,
     backend: ScriptedBackend | None = None,
     cancel_at: int | None = None,
+    steps: int = 1,
+    programs: Programs = ANY,
 ) -> Run:
     """One request on a fresh backend (or a used one); cancel_at counts this request's submits."""
     backend = backend or ScriptedBackend(plan, target, draft, script)
@@ -89,7 +92,8 @@ def generate(
     def should_cancel() -> bool:
         return cancel_at is not None and len(backend.submits) - first >= cancel_at
 
-    effects = decode(plan, Request(prompt, max_tokens, k, eos_ids), make_drafter(drafter, plan))
+    request = Request(prompt, max_tokens, k, eos_ids, steps)
+    effects = decode(plan, request, make_drafter(drafter, plan), programs)
     result = drive.run(
         effects,
         backend,
@@ -101,23 +105,29 @@ def generate(
 
 @dataclass(frozen=True)
 class Pass:
-    """One target pass as the device saw it."""
+    """The target's part of one submit as the device saw it."""
 
     start: int
     rows: int
     drafts: list[int]
+    steps: int = 1  # passes of one row, each fed by the one before
 
 
 def passes(run: Run) -> list[Pass]:
-    """Every target pass, from what was written to the device and read back."""
+    """Every submit with the target in it, from what was written to the device and read back."""
     found = []
     for batch, readback in zip(run.backend.submits, run.backend.readbacks, strict=True):
         if batch.kind not in ("verify", "round") or readback is None:
             continue
         args = [values for name, _, values in batch.writes if name == "target.args"]
         assert len(args) == 1, "a target pass writes its args once"
-        assert sum(call.startswith("target.") for call in batch.calls) == 1, "one target pass a cycle"
         start, rows = args[0][:2]
+        num_passes = sum(call.startswith("target.") for call in batch.calls)
+        if num_passes > 1:
+            assert rows == 1 and args[0][2] == 1 and set(batch.calls) == {batch.calls[0]}, "steps feed steps"
+            found.append(Pass(start, rows, [], num_passes))
+            continue
+        assert num_passes == 1, "one target pass a cycle"
         drafts = readback.values[0] if batch.kind == "round" else []
         for name, first, values in batch.writes:
             if name == "tokens" and batch.kind == "verify":
@@ -149,6 +159,6 @@ def recount(run: Run) -> dict[str, int]:
         "num_drafted": drafted,
         "num_accepted": accepted,
         "num_evaluated": evaluated,
-        "num_target_passes": len(seen),
+        "num_target_passes": sum(one.steps for one in seen),
         "num_draft_passes": len(steps),
     }

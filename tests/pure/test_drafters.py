@@ -22,6 +22,8 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5]
 class Scripted:
     """Proposes the ids it was given, one list a call, and writes down what it hears."""
 
+    idle = False
+
     def __init__(self, name, proposals):
         self.name = name
         self.fallbacks = {}

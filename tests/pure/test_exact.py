@@ -5,6 +5,7 @@ from exactness_suite import VOCAB, Case, check_case, suite
 from hypothesis import given
 from hypothesis import strategies as st
 from specdec_runtime.decode import pages
+from specdec_runtime.decode.programs import VERIFY, Programs
 
 CASES = suite()
 
@@ -55,6 +56,8 @@ def test_the_suite_reaches_what_it_is_for():
         eos_ids=st.sets(st.integers(0, VOCAB - 1), max_size=2).map(tuple),
         max_context=st.integers(40, 60),
         page_size=st.sampled_from([1, 2, 4, 8, 16]),
+        steps=st.integers(1, 16),
+        programs=st.builds(Programs, st.sampled_from(VERIFY), st.booleans()),
     ),
     shuffle=st.randoms(use_true_random=False),
 )

@@ -17,7 +17,14 @@ PLAN = load_plan(PLAN_JSON)
 TARGET = seeded(41, VOCAB)
 DRAFT = mostly(TARGET, seeded(42, VOCAB), 70)
 PROMPT = [5, 6, 7, 8, 5, 6]
-REQUEST = {"op": "generate", "prompt_ids": PROMPT, "max_tokens": 15, "drafter": "chain", "k": 4}
+REQUEST = {
+    "op": "generate",
+    "prompt_ids": PROMPT,
+    "max_tokens": 15,
+    "drafter": "chain",
+    "k": 4,
+    "plain_steps": 1,
+}
 
 
 def pump(engine, request, backend=None, cancel_at=None):
@@ -34,7 +41,7 @@ def pump(engine, request, backend=None, cancel_at=None):
             return [*seen, last]
         if cancel_at == len(backend.submits):
             engine.cancel()
-        batch = Submit(last["kind"], last["writes"], last["calls"], last["reads"])
+        batch = Submit(last["kind"], last["writes"], last["calls"], last["reads"], tuple(last["each"]))
         try:
             effects = json.loads(engine.send(json.dumps(backend.submit(batch)._asdict())))
         except SpecdecError as error:

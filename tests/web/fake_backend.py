@@ -34,11 +34,13 @@ class FakeBackend:
     def submit(self, batch: Submit) -> Readback:
         for name, offset, values in batch.writes:
             self.tensors[name][offset : offset + len(values)] = values
+        values = []
         for call in batch.calls:
             role, program = call.split(".")
             self._run(role, program.split("_")[0])
-        reads = [self.tensors[name][offset : offset + count] for name, offset, count in batch.reads]
-        return Readback(reads, [0.0] * len(batch.calls))
+            values += [self.tensors[name][offset : offset + count] for name, offset, count in batch.each]
+        values += [self.tensors[name][offset : offset + count] for name, offset, count in batch.reads]
+        return Readback(values, [0.0] * len(batch.calls))
 
     def close(self) -> None:
         self.tensors.clear()

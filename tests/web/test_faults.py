@@ -210,9 +210,23 @@ def test_device_lost_in_the_middle(rig: BrowserRig, fake_bundle: Path, patched_w
 
 def test_validation_error_in_a_submit(rig: BrowserRig, fake_bundle: Path, patched_web) -> None:
     web = patched_web({"executor/webgpu.js": [("grid[0], grid[1]", "grid[0] * 70000, grid[1]")]})
-    session = rig.loaded(fake_bundle, "webgpu", web=web)
-    with pytest.raises(DeviceFault):
+    session = rig.page(rig.site(fake_bundle, web=web).url, "webgpu")
+    with pytest.raises(DeviceFault, match="workgroup"):
+        rig.do(session.load("/bundle/"))  # the self-test meets it
+    rig.do(session.load("/bundle/", selftest=False))
+    with pytest.raises(DeviceFault, match="workgroup"):
         rig.do(session.generate(REQUEST))
+
+
+def test_device_lost_in_the_self_test(rig: BrowserRig, fake_bundle: Path, patched_web) -> None:
+    once = "(globalThis.submits = (globalThis.submits ?? 0) + 1) === 7"
+    lose = f"if ({once}) this.device.destroy();\n    this.device.queue.submit("
+    web = patched_web({"executor/row_probe.js": [("this.device.queue.submit(", lose)]})
+    session = rig.page(rig.site(fake_bundle, web=web).url, "webgpu")
+    with pytest.raises(DeviceFault, match="lost"):
+        rig.do(session.load("/bundle/"))
+    rig.do(session.load("/bundle/"))
+    assert rig.do(session.generate(REQUEST))["token_ids"] == fake_greedy(PROMPT_IDS, 20)
 
 
 def test_a_kernel_that_never_ends(rig: BrowserRig, bundle_copy: Path, patched_web) -> None:

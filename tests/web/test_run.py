@@ -47,6 +47,20 @@ def test_native_json(native: None, capsys: pytest.CaptureFixture[str], fake_bund
         assert result["device"]["backend"] == "scripted"
 
 
+def test_plain_steps(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path) -> None:
+    """The number asked for is kept where nothing drafts, and refused where it cannot be."""
+    args = [str(fake_bundle), "--prompt-ids", IDS, "--max-tokens", "30"]
+    for drafter, asked, steps, cycles in (("off", "4", 4, 8), ("off", "1", 1, 30), ("model", "4", 1, None)):
+        code, result = _json(capsys, *args, "--drafter", drafter, "--plain-steps", asked)
+        assert code == 0 and result["token_ids"] == fake_greedy(PROMPT_IDS, 30)
+        assert result["speculation"]["plain_steps"] == steps
+        assert cycles is None or result["speculation"]["num_cycles"] == cycles
+        assert result["device"]["self_test"]["verdict"] == "by specification"
+    for bad in ("0", "17", "-1"):
+        code, answer = _json(capsys, *args, f"--plain-steps={bad}")
+        assert (code, answer["error"]["where"]) == (2, "plain_steps")
+
+
 def test_native_streams_text_and_says_the_counts(
     native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path
 ) -> None:

@@ -30,10 +30,11 @@
 /**
  * @typedef {[string, number, number[]]} Write tensor name, element offset, values
  * @typedef {[string, number, number]} Read tensor name, element offset, count
- * @typedef {{kind: string, writes: Write[], calls: string[], reads: Read[]}} Submit
+ * @typedef {{kind: string, writes: Write[], calls: string[], reads: Read[], each?: Read[]}} Submit each: read after every call
  * @typedef {{values: number[][], ms: number[]}} Readback
  * @typedef {{
- *   info: {backend: string, adapter: string, threads?: number, threads_reason?: string},
+ *   info: {backend: string, adapter: string, self_test?: object, threads?: number, threads_reason?: string},
+ *   plainSteps: number,
  *   weightSpace: (buffer: number, offset: number, bytes: number) => Uint8Array<ArrayBuffer>,
  *   weightsArrived: (buffer: number, offset: number, space: Uint8Array<ArrayBuffer>) => void,
  *   ready: (onProgress: (done: number, total: number) => void) => Promise<void>,

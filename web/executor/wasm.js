@@ -124,7 +124,9 @@ export class WasmExecutor {
    */
   constructor(target, memory, addresses, programs, team, { threads, reason }) {
     const adapter = `WebAssembly ${target.features.join(" ")}`.trim();
+    /** @type {import("./types.js").Executor["info"]} */
     this.info = { backend: "wasm", adapter, threads, threads_reason: reason };
+    this.plainSteps = 1; // a submit costs nothing here
     this.memoryBytes = memory.buffer.byteLength;
     this.memory = /** @type {ArrayBuffer} */ (memory.buffer);
     this.addresses = addresses;
@@ -203,10 +205,16 @@ export class WasmExecutor {
     for (const [name, offset, values] of batch.writes) {
       this.view(hostRange(this.tensors, name, offset, values.length), offset, values.length).set(values);
     }
-    const ms = batch.calls.map((call) => this.run(call));
-    const values = batch.reads.map(([name, offset, count]) =>
-      toNumbers(this.view(hostRange(this.tensors, name, offset, count), offset, count)),
-    );
+    const read = (/** @type {import("./types.js").Read} */ [name, offset, count]) =>
+      toNumbers(this.view(hostRange(this.tensors, name, offset, count), offset, count));
+    /** @type {number[][]} */
+    const values = [];
+    const ms = batch.calls.map((call) => {
+      const spent = this.run(call);
+      values.push(...(batch.each ?? []).map(read));
+      return spent;
+    });
+    values.push(...batch.reads.map(read));
     return { values, ms };
   }
 

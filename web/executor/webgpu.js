@@ -5,7 +5,7 @@
 // zero-fills new buffers, so KV and state begin as zeros.
 
 import { ContractError, DeviceFault } from "./faults.js";
-import { alignUp, hostRange, hostTensors, megabytes, memoryPlan, toNumbers } from "./layout.js";
+import { alignUp, allReads, hostRange, hostTensors, megabytes, memoryPlan, toNumbers } from "./layout.js";
 import { buildPrograms, compileKernels } from "./pipelines.js";
 import { WatchedDevice } from "./device.js";
 
@@ -16,6 +16,7 @@ import { WatchedDevice } from "./device.js";
 const ANSWER_MS = 60000;
 const SOFTWARE_ANSWER_MS = 600000; // a software adapter may need minutes for what a GPU does in milliseconds
 const MAX_TIMED_CALLS = 64;
+const PLAIN_STEPS = 4; // steps in one submit where nothing drafts: the wait for an answer is shared by so many tokens
 const POKE_MS = 50; // how long a wait is helped along by round trips; longer ones gain nothing by it
 
 /** Milliseconds of each call of a submit, by timestamps written at the ends of its compute pass. */
@@ -44,6 +45,7 @@ class CallTimer {
 export class WebGpuExecutor {
   /** @param {WatchedDevice} watched @param {PlanTarget} target @param {Uint8Array} module */
   constructor(watched, target, module) {
+    /** @type {import("./types.js").Executor["info"]} */
     this.info = { backend: "webgpu", adapter: watched.adapter.text };
     this.watched = watched;
     this.device = watched.device;
@@ -51,6 +53,7 @@ export class WebGpuExecutor {
     this.module = module;
     this.tensors = hostTensors(target);
     this.answerMs = watched.adapter.software ? SOFTWARE_ANSWER_MS : ANSWER_MS;
+    this.plainSteps = watched.adapter.software ? 1 : PLAIN_STEPS;
     this.timer = watched.hasTimestamps ? new CallTimer(this.device) : null;
     /** @type {GPUBuffer[]} */
     this.buffers = [];
@@ -124,14 +127,18 @@ export class WebGpuExecutor {
     }
   }
 
-  /** @param {GPUCommandEncoder} encoder @param {string[]} calls @param {boolean} timed */
-  encodeCalls(encoder, calls, timed) {
+  /**
+   * One compute pass for all calls; one each where they are timed or something is read after every one.
+   * @param {GPUCommandEncoder} encoder @param {string[]} calls @param {boolean} timed @param {(() => void) | null} readEach
+   */
+  encodeCalls(encoder, calls, timed, readEach) {
     if (calls.length === 0) return;
-    if (timed) {
+    if (timed || readEach) {
       calls.forEach((call, i) => {
-        const pass = encoder.beginComputePass(this.timer?.pass(i));
+        const pass = encoder.beginComputePass(timed ? this.timer?.pass(i) : undefined);
         this.encode(pass, call);
         pass.end();
+        readEach?.();
       });
       return;
     }
@@ -173,26 +180,34 @@ export class WebGpuExecutor {
   async submit(batch) {
     if (this.watched.fault) throw this.watched.fault;
     const started = performance.now();
-    const ranges = batch.reads.map(([name, offset, count]) => hostRange(this.tensors, name, offset, count));
+    const reads = allReads(batch);
+    const ranges = reads.map(([name, offset, count]) => hostRange(this.tensors, name, offset, count));
     const timed = this.timer !== null && batch.calls.length > 0 && batch.calls.length <= MAX_TIMED_CALLS;
-    const timesAt = alignUp(4 * batch.reads.reduce((sum, [, , count]) => sum + count, 0), 8);
+    const timesAt = alignUp(4 * reads.reduce((sum, [, , count]) => sum + count, 0), 8);
     const bytes = timesAt + (timed ? 16 * batch.calls.length : 0);
     const staging = this.stagingOf(bytes);
     const encoder = this.device.createCommandEncoder();
     this.write(batch);
-    this.encodeCalls(encoder, batch.calls, timed);
     let at = 0;
-    batch.reads.forEach(([, offset, count], i) => {
-      encoder.copyBufferToBuffer(this.buffers[ranges[i].buffer], ranges[i].offset + 4 * offset, staging, at, 4 * count);
-      at += 4 * count;
-    });
+    let done = 0;
+    const copyNext = (/** @type {number} */ more) => {
+      for (const end = done + more; done < end; done++) {
+        const [, offset, count] = reads[done];
+        const { buffer, offset: start } = ranges[done];
+        encoder.copyBufferToBuffer(this.buffers[buffer], start + 4 * offset, staging, at, 4 * count);
+        at += 4 * count;
+      }
+    };
+    const each = batch.each?.length ?? 0;
+    this.encodeCalls(encoder, batch.calls, timed, each ? () => copyNext(each) : null);
+    copyNext(batch.reads.length);
     if (timed) this.timer?.resolve(encoder, batch.calls.length, staging, timesAt);
     this.device.queue.submit([encoder.finish()]);
     await this.watched.answer(this.mapped(staging, alignUp(Math.max(bytes, 4), 8)), this.answerMs, "submit");
     const mapped = staging.getMappedRange(0, alignUp(Math.max(bytes, 4), 8)).slice(0);
     staging.unmap();
     if (this.watched.fault) throw this.watched.fault;
-    return { values: split(mapped, batch.reads, ranges), ms: this.callTimes(batch, mapped, timesAt, timed, started) };
+    return { values: split(mapped, reads, ranges), ms: this.callTimes(batch, mapped, timesAt, timed, started) };
   }
 
   /** @param {Submit} batch @param {ArrayBuffer} mapped @param {number} at @param {boolean} timed @param {number} started */

@@ -121,6 +121,7 @@ function summary({ usage, speculation, timing_ms: ms, finish_reason: reason }) {
     `${speculation.num_accepted} of ${speculation.num_drafted} drafts accepted`,
     `prompt of ${usage.prompt_tokens} read in ${duration(ms.prefill)}`,
   ];
+  if (speculation.fallbacks.rows_differ) parts.push("no drafts: this GPU's rows differ");
   if (reason === "length") parts.push("cut at the longest answer");
   if (reason === "cancelled") parts.push("stopped");
   return parts.join(", ");

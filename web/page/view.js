@@ -73,7 +73,24 @@ export function showProgress(progress) {
     const compiled = kernels > 1 ? `, ${done} of ${kernels} kernels` : "";
     show("bytes", `${size(bytes)} of ${size(total)}${compiled}`);
   }
+  if (progress.stage === "selftest") {
+    show("stage", "Testing this GPU");
+    show("bytes", `${progress.done} of ${progress.total}`);
+  }
   if (progress.stage === "python") show("stage", "Starting Python");
+}
+
+/** @type {Record<string, string>} */
+const SELF_TEST = {
+  "row-invariant": "rows equal",
+  "reduced: row-invariant": "rows equal, reduced",
+  widest: "rows differ by width, one program for all",
+  plain: "rows differ, speculation off",
+};
+
+/** @param {{verdict: string, passes: number, ms: number}} test @returns {string} */
+export function selfTestText({ verdict, passes, ms }) {
+  return `self-test: ${SELF_TEST[verdict] ?? verdict}${passes ? ` (${passes} passes, ${duration(ms)})` : ""}`;
 }
 
 /** @param {Record<string, any>} loaded what a load reported */
@@ -86,7 +103,9 @@ export function showLoaded(loaded) {
   badge.hidden = false;
   badge.textContent = device.backend === "wasm" ? "CPU (WebAssembly)" : `GPU (${device.adapter})`;
   const threads = device.threads > 1 ? `, ${device.threads} threads` : device.threads_reason && `, one thread: ${device.threads_reason}`;
-  const detail = `${device.backend}: ${device.adapter}${threads ?? ""}${reason ? ` (${reason})` : ""}, loaded in ${duration(loaded.load_ms)}`;
+  const why = reason ? ` (${reason})` : "";
+  const test = selfTestText(device.self_test);
+  const detail = `${device.backend}: ${device.adapter}${threads ?? ""}${why}, loaded in ${duration(loaded.load_ms)}; ${test}`;
   badge.title = detail;
   show("device-detail", detail);
   showMemory(loaded.memory);

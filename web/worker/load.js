@@ -8,6 +8,8 @@ import { findAdapter } from "../executor/device.js";
 import { ArtifactError, DeviceFault, RequestError } from "../executor/faults.js";
 import { memoryPlan } from "../executor/layout.js";
 import { loadPlan } from "../executor/plan.js";
+import { RowProbe } from "../executor/row_probe.js";
+import { testRows, untested } from "../executor/selftest.js";
 import { WasmExecutor } from "../executor/wasm.js";
 import { WebGpuExecutor } from "../executor/webgpu.js";
 import { BundleText } from "./text.js";
@@ -122,8 +124,32 @@ class Meter {
   }
 }
 
-/** @typedef {{backend?: string, timestamps?: boolean, threads?: number}} LoadOptions */
-/** @typedef {{text: BundleText, executor: Executor, report: Record<string, any>}} Loaded */
+/** @typedef {{backend?: string, timestamps?: boolean, threads?: number, selftest?: boolean | "full"}} LoadOptions */
+/** @typedef {import("../executor/selftest.js").Programs} Programs */
+/** @typedef {{text: BundleText, executor: Executor, programs: Programs, report: Record<string, any>}} Loaded */
+
+/**
+ * The self-test of this device; its verdict goes into `info`. selftest: false is for benches, "full" for tests on software.
+ * @param {Executor} executor @param {Plan} plan @param {LoadOptions["selftest"]} wanted @param {OnProgress} onProgress
+ * @returns {Promise<Programs>}
+ */
+async function selfTest(executor, plan, wanted, onProgress) {
+  const test = async () => {
+    if (!(executor instanceof WebGpuExecutor)) return untested("by specification");
+    if (wanted === false) return untested("not run");
+    const model = plan.models[0];
+    const reduced = executor.watched.adapter.software && wanted !== "full";
+    const probe = await RowProbe.create(executor, model);
+    try {
+      return await testRows(probe, model, reduced, (done, total) => onProgress({ stage: "selftest", done, total }));
+    } finally {
+      probe.close();
+    }
+  };
+  const { report, programs } = await test();
+  executor.info.self_test = report;
+  return programs;
+}
 
 /**
  * Everything but Python, on one backend.
@@ -152,8 +178,10 @@ async function loadOn(bundle, plan, choice, options, onProgress) {
   try {
     const compiled = executor.ready(meter.compiled.bind(meter));
     const [text] = await Promise.all([loadText(), compiled, downloadWeights(bundle, executor, shards, count)]);
+    const programs = await selfTest(executor, plan, options.selftest, onProgress);
     const model = { name, license, compiler, has_template: hasTemplate, roles: plan.models.map(({ role }) => role) };
-    return { text, executor, report: { device: executor.info, reason, memory, model, context: plan.models[0].max_context } };
+    const report = { device: executor.info, reason, memory, model, context: plan.models[0].max_context };
+    return { text, executor, programs, report };
   } catch (error) {
     executor.close();
     throw error;

@@ -26,7 +26,7 @@ async function fetchWheel() {
   return response.arrayBuffer();
 }
 
-/** @returns {Promise<(planText: string) => any>} the class `Engine` of specdec_runtime.worker */
+/** @returns {Promise<(planText: string, programs: string) => any>} the class `Engine` of specdec_runtime.worker */
 async function boot() {
   const [{ loadPyodide }, wheel] = await Promise.all([vendored("pyodide/pyodide.mjs"), fetchWheel()]);
   const pyodide = await loadPyodide({ indexURL: PYODIDE });
@@ -53,11 +53,11 @@ export class PythonHost {
     this.booted.catch(() => {}); // heard by engine(); a page that is never asked to load stays quiet
   }
 
-  /** @param {string} planText @returns {Promise<Engine>} */
-  async engine(planText) {
+  /** @param {string} planText @param {object} programs what the self-test left to use @returns {Promise<Engine>} */
+  async engine(planText, programs) {
     const Engine = await this.booted;
     for (const proxy of this.proxies.splice(0)) proxy.destroy(); // the engine of the bundle before
-    const made = call(() => Engine(planText), "Engine");
+    const made = call(() => Engine(planText, JSON.stringify(programs)), "Engine");
     const { ready, start, send, fail, cancel } = made; // kept: each attribute access would make a new proxy
     this.proxies.push(made, ready, start, send, fail, cancel);
     const state = JSON.parse(call(() => ready(), "Engine.ready"));

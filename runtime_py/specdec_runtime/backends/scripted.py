@@ -43,6 +43,7 @@ class Script:
     """What goes wrong, and when; submits count from 0 over the life of the backend."""
 
     not_finite: set[tuple[int, str, int]] = field(default_factory=set)  # (submit, program, row)
+    not_finite_calls: set[tuple[int, int]] = field(default_factory=set)  # (submit, number of the call in it)
     fail_before: dict[int, Exception] = field(default_factory=dict)  # nothing of the submit happens
     fail_after: dict[int, Exception] = field(default_factory=dict)  # all of it happens but the readback
 
@@ -123,13 +124,15 @@ class ScriptedBackend:
             raise ContractError(f"there is no submit of kind {batch.kind!r}", "Submit.kind")
         if number in self._script.fail_before:
             raise self._script.fail_before[number]
-        for name, first, values in batch.writes:
-            self._write(name, first, list(values))
-        for program in batch.calls:
-            self._call(program, number)
+        for name, first, numbers in batch.writes:
+            self._write(name, first, list(numbers))
+        values: list[list[Any]] = []
+        for step, program in enumerate(batch.calls):
+            self._call(program, number, step)
+            values += [self._read(*read) for read in batch.each]
         if number in self._script.fail_after:
             raise self._script.fail_after[number]
-        values = [self._read(name, first, count) for name, first, count in batch.reads]
+        values += [self._read(*read) for read in batch.reads]
         self.readbacks[number] = readback = Readback(values, [0.0] * len(batch.calls))
         return readback
 
@@ -148,7 +151,7 @@ class ScriptedBackend:
     def _read(self, name: str, first: int, count: int) -> list[Any]:
         return self._span(name, first, count)[first : first + count]
 
-    def _call(self, program: str, number: int) -> None:
+    def _call(self, program: str, number: int, step: int) -> None:
         if program not in self._widths:
             raise ContractError("there is no such program", program)
         role, operation = program.split(".")
@@ -163,7 +166,9 @@ class ScriptedBackend:
             return
         lane.prefixes = [lane.prefix(start + row) for row in range(num_rows)]
         for row, prefix in enumerate(lane.prefixes):
-            finite = (number, program, row) not in self._script.not_finite
+            script = self._script
+            finite = (number, program, row) not in script.not_finite
+            finite &= (number, step) not in script.not_finite_calls
             lane.tensor("out")[2 * row : 2 * row + 2] = [lane.next_id(prefix) if finite else 0, int(finite)]
         if lane.tensor("args")[2]:
             self._feed_back(lane, start + num_rows, num_rows - 1)

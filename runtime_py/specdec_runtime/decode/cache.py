@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from specdec_runtime.decode.effects import Write
 from specdec_runtime.decode.pages import PagePool, PageTable
+from specdec_runtime.decode.programs import prefill_program
 from specdec_runtime.plan.schema import Model
 
 
 class ModelCache:
     """The KV of one model."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, feeding: tuple[str, int] | None = None) -> None:
         self.model = model
+        self.feeding = feeding or prefill_program(model)  # name and width of the program that reads prompts
         self._args = f"{model.role}.args"
         self._page_table = f"{model.role}.page_table"
         self._table = PageTable(PagePool(model.num_pages), model.page_size)

@@ -26,6 +26,10 @@ class Outcome(NamedTuple):
     finish_reason: str | None
     undecided: bool  # the row after the last committed token was not finite
 
+    def as_plain(self) -> Outcome:
+        """The same tokens, where what was committed as drafts were the target's own steps."""
+        return self._replace(num_drafted=0, num_accepted=0, num_evaluated=0)
+
 
 class Proposal(NamedTuple):
     """Drafts for the next positions: ids the host knows, or calls that write them to `tokens`."""
@@ -45,6 +49,7 @@ class Drafter(Protocol):
     """Guesses what the target will say."""
 
     name: str
+    idle: bool  # it never proposes: rounds are plain steps, and several of them may share a submit
 
     @property
     def fallbacks(self) -> dict[str, int]:

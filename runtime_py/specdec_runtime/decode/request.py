@@ -14,6 +14,7 @@ from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import MAX_ROWS, Plan
 
 MAX_K = MAX_ROWS - 1
+MAX_STEPS = 16  # one submit is what a cancel waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,14 @@ class Request:
     max_tokens: int
     k: int = 4
     eos_ids: Sequence[int] | None = None
+    steps: int = 1  # plain steps in one submit where nothing drafts
 
 
 def check_request(plan: Plan, request: Request) -> None:
     """Raise RequestError at the first thing that cannot be served."""
     check_count(request.max_tokens, "max_tokens", None)
     check_count(request.k, "k", MAX_K)
+    check_steps(request.steps)
     check_ids(plan, request.prompt_ids, "prompt_ids")
     check_room(plan, len(request.prompt_ids), 1)
     if request.eos_ids:
@@ -53,6 +56,13 @@ def check_count(value: Any, name: str, highest: int | None) -> None:
     if type(value) is not int or value < 0 or (highest is not None and value > highest):
         limit = "of 0 or more" if highest is None else f"from 0 to {highest}"
         raise RequestError(f"{name} is {value!r}", name, f"Give a whole number {limit}")
+
+
+def check_steps(value: Any) -> None:
+    """Plain steps in one submit."""
+    if type(value) is not int or not 1 <= value <= MAX_STEPS:
+        action = f"Give a whole number from 1 to {MAX_STEPS}"
+        raise RequestError(f"plain_steps is {value!r}", "plain_steps", action)
 
 
 def check_ids(plan: Plan, ids: Sequence[Any], name: str) -> None:

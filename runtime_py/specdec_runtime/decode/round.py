@@ -3,9 +3,10 @@
 `decode` is a generator without I/O. It yields effects (effects.py) and is sent a `Readback` for every
 `Submit`. The same code runs under a scripted table, natively, and in the browser. Promise (greedy): the
 committed ids are the ones the target alone would give, whatever the drafter, k, or drafter faults.
-Invariants: a cycle is ONE target pass over the last committed token and the drafts, and commits at least
-one token unless its first row was not finite; the target's KV is one short of the committed tokens after
-every cycle, because the last token is row 0 of the next pass.
+Invariants: a cycle is ONE target pass over the last committed token and the drafts (where nothing ever
+drafts it may be several plain steps in one submit), and commits at least one token unless its first row was
+not finite; the target's KV is one short of the committed tokens after every cycle, because the last token is
+row 0 of the next pass.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from specdec_runtime.decode.effects import (
 )
 from specdec_runtime.decode.interfaces import Drafter, Proposal
 from specdec_runtime.decode.prefill import prefill_chunk
+from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
 from specdec_runtime.decode.state import Generation
 from specdec_runtime.decode.verify import Verdict, accept_greedy
@@ -32,10 +34,10 @@ from specdec_runtime.faults import ContractError, DeviceFault
 from specdec_runtime.plan.schema import Plan
 
 
-def decode(plan: Plan, request: Request, drafter: Drafter) -> Effects:
+def decode(plan: Plan, request: Request, drafter: Drafter, programs: Programs = ANY) -> Effects:
     """Serve one request. A bad one is refused here, before the first effect."""
     check_request(plan, request)
-    return _decode(Generation(plan, request, drafter))
+    return _decode(Generation(plan, request, drafter, programs))
 
 
 def _decode(run: Generation) -> Effects:
@@ -60,11 +62,17 @@ def _prefill(run: Generation) -> Effects:
 
 def _cycle(run: Generation) -> Effects:
     """One round: the whole algorithm."""
-    proposal = yield from _propose(run)
-    drafted, out = yield from _verify(run, proposal)
+    steps = run.plain_steps()
+    if steps > 1:
+        drafted, out = yield from _plain_steps(run, steps)
+    else:
+        proposal = yield from _propose(run)
+        drafted, out = yield from _verify(run, proposal)
     verdict = accept_greedy(drafted, out)
-    _check_verdict(run, verdict)
+    _check_verdict(run, drafted, verdict)
     outcome = commit_run(run.sequence, drafted, verdict, run.limits)
+    if steps > 1:
+        outcome = outcome.as_plain()
     run.settle(outcome)
     run.drafter.observe(outcome)
     if outcome.ids:
@@ -97,8 +105,18 @@ def _verify(
         batch = run.verify_submit(None)
         readback = yield batch
     check_readback(batch, readback)
-    run.passed(proposal)
+    run.passed(1 + proposal.num_drafted if proposal else 1, 1, len(proposal.calls) if proposal else 0)
     return _drafted_ids(proposal, readback), readback.values[-1]
+
+
+def _plain_steps(run: Generation, steps: int) -> Generator[Effect, Readback, tuple[list[int], list[int]]]:
+    """The target's own steps: each but the last is a draft that cannot be wrong; and all their rows."""
+    batch = run.steps_submit(steps)
+    readback = yield batch
+    check_readback(batch, readback)
+    run.passed(steps, steps)
+    out = [number for row in readback.values for number in row]
+    return out[0:-2:2], out
 
 
 def _drafted_ids(proposal: Proposal | None, readback: Readback) -> list[int]:
@@ -107,10 +125,11 @@ def _drafted_ids(proposal: Proposal | None, readback: Readback) -> list[int]:
     return list(proposal.ids) or proposal.source.drafted(readback.values[:-1])
 
 
-def _check_verdict(run: Generation, verdict: Verdict) -> None:
-    if verdict.next_id is None:
-        if run.must_be_plain:
-            action = "Reload the page or use another backend"
-            raise DeviceFault("the target's logits are not finite, twice", "target.out", action)
-    elif not 0 <= verdict.next_id < run.vocab_size:
-        raise DeviceFault(f"the target gave token id {verdict.next_id}", "target.out", "Use another backend")
+def _check_verdict(run: Generation, drafted: list[int], verdict: Verdict) -> None:
+    if verdict.next_id is None and run.must_be_plain:
+        action = "Reload the page or use another backend"
+        raise DeviceFault("the target's logits are not finite, twice", "target.out", action)
+    given = [*drafted[: verdict.num_accepted], verdict.next_id or 0]  # what the target said, or agreed to
+    for token_id in given:
+        if not 0 <= token_id < run.vocab_size:
+            raise DeviceFault(f"the target gave token id {token_id}", "target.out", "Use another backend")

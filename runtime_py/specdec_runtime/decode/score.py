@@ -1,14 +1,15 @@
 """Teacher forcing: what the target thinks of given ids, each after all before it.
 
 A second generator of the kind of round.py: same effects, same KV rules, no drafter and nothing committed.
-Invariant: every pass is the verify program of the asked width (the last one with fewer valid rows), so a
-result that depends on the width shows a kernel that is not row-invariant.
+Invariant: every pass has the asked number of rows (the last one fewer) and is the verify program of that
+width, so a result that depends on the width shows a kernel that is not row-invariant; where the device is
+known for one, its policy (programs.py) chooses instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.effects import (
@@ -21,20 +22,37 @@ from specdec_runtime.decode.effects import (
     check_readback,
 )
 from specdec_runtime.decode.prefill import prefill_chunk
+from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import check_score
 from specdec_runtime.decode.sequence import Sequence as TokenSequence
 from specdec_runtime.faults import DeviceFault
 from specdec_runtime.plan.schema import Plan
 
 
-def score(plan: Plan, prompt_ids: Sequence[int], score_ids: Sequence[int], width: int = 1) -> Effects:
+def score(
+    plan: Plan,
+    prompt_ids: Sequence[int],
+    score_ids: Sequence[int],
+    width: int = 1,
+    programs: Programs = ANY,
+) -> Effects:
     """Score score_ids after prompt_ids, `width` rows a pass; a bad request is refused here."""
     check_score(plan, prompt_ids, score_ids, width)
     sequence = TokenSequence([*prompt_ids, *score_ids])
-    return _score(sequence, ModelCache(plan.target_model), len(prompt_ids), width)
+    model = plan.target_model
+    num_rows = min(width, programs.max_rows(model))
+    rows = _Rows(num_rows, programs.width(model, num_rows))
+    return _score(sequence, ModelCache(model, programs.feeding(model)), len(prompt_ids), rows)
 
 
-def _score(sequence: TokenSequence, cache: ModelCache, num_prompt: int, width: int) -> Effects:
+class _Rows(NamedTuple):
+    """Rows of every pass, and the width of the programs that compute them."""
+
+    num_rows: int
+    width: int
+
+
+def _score(sequence: TokenSequence, cache: ModelCache, num_prompt: int, rows: _Rows) -> Effects:
     total = len(sequence) - 1  # the last id is scored, never fed
     positions: list[dict[str, Any]] = []
     result: dict[str, Any] = {"positions": positions}
@@ -43,7 +61,7 @@ def _score(sequence: TokenSequence, cache: ModelCache, num_prompt: int, width: i
             yield from prefill_chunk(sequence, cache, num_prompt - 1, "prefill")
             yield Progress(cache.cached_len, total)
         while cache.cached_len < total:
-            positions += yield from _pass(sequence, cache, width)
+            positions += yield from _pass(sequence, cache, rows)
             yield Progress(cache.cached_len, total)
     except Cancelled:
         result["finish_reason"] = "cancelled"
@@ -51,14 +69,14 @@ def _score(sequence: TokenSequence, cache: ModelCache, num_prompt: int, width: i
 
 
 def _pass(
-    sequence: TokenSequence, cache: ModelCache, width: int
+    sequence: TokenSequence, cache: ModelCache, rows: _Rows
 ) -> Generator[Submit, Readback, list[dict[str, Any]]]:
     """One pass; rows that are not finite get one retry."""
     start = cache.cached_len
-    end = min(start + width, len(sequence) - 1)
+    end = min(start + rows.num_rows, len(sequence) - 1)
     ids = sequence.ids[start + 1 : end + 1]  # row i predicts the id after its own position
     for _ in range(2):
-        batch = _submit(sequence, cache, width, ids)
+        batch = _submit(sequence, cache, rows.width, ids)
         readback = yield batch
         check_readback(batch, readback)
         out, scores = readback.values

@@ -12,19 +12,20 @@ from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.commit import Limits
 from specdec_runtime.decode.effects import Submit
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
+from specdec_runtime.decode.programs import Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.sequence import Sequence
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import Model, Plan
+from specdec_runtime.plan.schema import Plan
 
 
 class Generation:
     """One request being served."""
 
-    def __init__(self, plan: Plan, request: Request, drafter: Drafter) -> None:
+    def __init__(self, plan: Plan, request: Request, drafter: Drafter, programs: Programs) -> None:
         model = plan.target_model
         self.sequence = Sequence(request.prompt_ids)
-        self.target = ModelCache(model)
+        self.target = ModelCache(model, programs.feeding(model))
         self.drafter = drafter
         self.vocab_size = model.vocab_size
         eos_ids = plan.text.eos_ids if request.eos_ids is None else request.eos_ids
@@ -32,8 +33,12 @@ class Generation:
         self.limits = Limits(frozenset(eos_ids), max_len)
         self.finish_reason: str | None = "length" if request.max_tokens == 0 else None
         self.must_be_plain = False  # the last row was not finite: the next cycle is its one plain retry
-        self._max_drafts = min(request.k, model.widths[-1] - 1)
-        self._programs = _verify_programs(model)
+        self._programs = programs
+        self._max_drafts = min(request.k, programs.max_rows(model) - 1)
+        never_drafts = drafter.idle or self._max_drafts == 0
+        self._steps = request.steps if never_drafts else 1
+        barred = programs.verify == "plain" and request.k > 0 and not drafter.idle
+        self._fallbacks = {"rows_differ": 1} if barred else {}
         self._counts = dict.fromkeys(_COUNTS, 0)
 
     def draft_budget(self) -> int:
@@ -42,23 +47,36 @@ class Generation:
             return 0
         return min(self._max_drafts, self.limits.max_len - len(self.sequence) - 1)
 
+    def plain_steps(self) -> int:
+        """Steps the next submit may hold: more than one only where nothing ever drafts."""
+        return 1 if self.must_be_plain else min(self._steps, self.limits.max_len - len(self.sequence))
+
+    def steps_submit(self, steps: int) -> Submit:
+        """Plain steps in one submit: each writes its id to `tokens`, the next one reads it there."""
+        writes = self.sequence.token_writes(len(self.sequence))
+        writes += self.target.feed(1, steps - 1, feedback=1)
+        return Submit("verify", writes, [self._program(1)] * steps, [], (("target.out", 0, 2),))
+
     def verify_submit(self, proposal: Proposal | None) -> Submit:
         """The cycle's one target pass, after the proposal's own calls in the same submit."""
         num_rows = 1 + (proposal.num_drafted if proposal else 0)
         writes = self.sequence.token_writes(len(self.sequence), proposal.ids if proposal else ())
         writes += self.target.feed(num_rows)
-        calls, out = [self._programs[num_rows]], ("target.out", 0, 2 * num_rows)
+        calls, out = [self._program(num_rows)], ("target.out", 0, 2 * num_rows)
         if not proposal or not proposal.calls:
             return Submit("verify", writes, calls, [out])
         calls = [*proposal.calls, *calls]
         return Submit("round", [*writes, *proposal.writes], calls, [*proposal.reads, out])
 
-    def passed(self, proposal: Proposal | None) -> None:
+    def _program(self, num_rows: int) -> str:
+        return f"target.verify_{self._programs.width(self.target.model, num_rows)}"
+
+    def passed(self, num_rows: int, num_passes: int = 1, num_draft_passes: int = 0) -> None:
         """That submit succeeded: the device has the committed ids and the KV of every row."""
         self.sequence.landed(len(self.sequence))
-        self.target.landed(1 + (proposal.num_drafted if proposal else 0))
-        self._counts["num_target_passes"] += 1
-        self._counts["num_draft_passes"] += len(proposal.calls) if proposal else 0
+        self.target.landed(num_rows)
+        self._counts["num_target_passes"] += num_passes
+        self._counts["num_draft_passes"] += num_draft_passes
 
     def settle(self, outcome: Outcome) -> None:
         """After a commit: roll the target back to committed - 1 and count."""
@@ -86,8 +104,9 @@ class Generation:
             "speculation": {
                 "mode": "greedy",
                 "drafter": self.drafter.name,
+                "plain_steps": self._steps,
                 **self._counts,
-                "fallbacks": dict(self.drafter.fallbacks),
+                "fallbacks": {**self.drafter.fallbacks, **self._fallbacks},
             },
         }
 
@@ -100,11 +119,3 @@ _COUNTS = (
     "num_target_passes",
     "num_draft_passes",
 )
-
-
-def _verify_programs(model: Model) -> list[str]:
-    """By number of rows: the narrowest program that holds them."""
-    names = [""]
-    for width in model.widths:
-        names += [f"target.verify_{width}"] * (width + 1 - len(names))
-    return names

@@ -18,6 +18,7 @@ class ChainDrafter:
     """Asks each in turn."""
 
     name = "chain"
+    idle = False
 
     def __init__(self, drafters: Drafters[Drafter]) -> None:
         self._drafters = tuple(drafters)

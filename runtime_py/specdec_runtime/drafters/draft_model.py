@@ -27,6 +27,7 @@ class ModelDrafter:
     """Drafts with the plan's draft model."""
 
     name = "model"
+    idle = False
 
     def __init__(self, model: Model) -> None:
         self._model = model

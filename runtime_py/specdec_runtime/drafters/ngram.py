@@ -21,6 +21,7 @@ class NgramDrafter:
     """Drafts from the prompt and the answer so far."""
 
     name = "ngram"
+    idle = False
 
     def __init__(self) -> None:
         self.fallbacks: dict[str, int] = {}

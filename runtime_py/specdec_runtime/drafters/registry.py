@@ -19,6 +19,7 @@ class _Off(ChainDrafter):
     """An empty chain: every round is a plain step."""
 
     name = "off"
+    idle = True
 
     def __init__(self) -> None:
         super().__init__(())
