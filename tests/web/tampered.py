@@ -38,9 +38,11 @@ _KEYS = """let position = args[0] + row;
       let at = (page * HEADS_DIM + i) * PAGE + position % PAGE;
       CHANGE
     }"""
-_STRONG = (
-    "values[at] = bitcast<u32>(bitcast<f32>(values[at]) * (1.0 + 0.5 * f32((i * 37 + PROGRAM) % 11) / 11.0));"
-)
+_FACTOR = "(1.0 + 0.5 * f32((i * 37 + PROGRAM) % 11) / 11.0)"
+_STRONG = {  # logits are f32, KV are words of two f16
+    "target.logits": f"values[at] = bitcast<u32>(bitcast<f32>(values[at]) * {_FACTOR});",
+    "target.kv.0": f"values[at] = pack2x16float(unpack2x16float(values[at]) * {_FACTOR});",
+}
 _ONE_BIT = "values[at] = values[at] ^ 1u;"
 
 
@@ -50,7 +52,7 @@ def tampered(
     changes: dict[str, tuple[str, str]],
     strong: bool = False,
 ) -> Path:
-    """A copy of the bundle. changes: program -> ("target.logits" or "target.k.0", condition)."""
+    """A copy of the bundle. changes: program -> ("target.logits" or "target.kv.0", condition)."""
     shutil.copytree(bundle, folder)
     plan = json.loads((folder / "plan.json").read_text())
     target = next(target for target in plan["targets"] if target["name"] == "gpu")
@@ -103,9 +105,9 @@ def _before_choice(target: dict, dispatches: list[dict], logits: int) -> int:
 def _source(model: dict, tensor: str, condition: str, strong: bool, number: int) -> str:
     body = _LOGITS if tensor == "target.logits" else _KEYS
     text = _HEAD.replace("CONDITION", condition).replace("BODY", body)
-    text = text.replace("CHANGE", _STRONG if strong else _ONE_BIT)
+    text = text.replace("CHANGE", _STRONG[tensor] if strong else _ONE_BIT)
     sizes = {
-        "HEADS_DIM": model["num_kv_heads"] * model["head_dim"],
+        "HEADS_DIM": model["num_kv_heads"] * model["head_dim"] // 2,
         "PADDED": model["padded_vocab"],
         "VOCAB": model["vocab_size"],
         "PAGE": model["page_size"],

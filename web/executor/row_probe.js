@@ -39,12 +39,15 @@ export class RowProbe {
     this.kvBytes = 0;
     /** @type {Paged[]} */
     this.kv = [];
-    for (const { name, buffer, offset } of target.tensors) {
+    for (const { name, buffer, offset, shape } of target.tensors) {
       if (target.buffers[buffer].lifetime !== "kv" || !name.startsWith("target.")) continue;
       const bytes = executor.tensors.get(name)?.bytes ?? 0;
-      const pageBytes = bytes / model.num_pages; // a page's bytes lie together
-      this.kv.push({ name, buffer, offset, pageBytes, at: this.kvBytes });
-      this.kvBytes += alignUp(this.maxPages * pageBytes, 256);
+      const parts = shape.length > 1 ? 2 : 1; // [K and V, page, ...]: the bytes of a page of each lie together
+      const pageBytes = bytes / parts / model.num_pages;
+      for (let part = 0; part < parts; part++) {
+        this.kv.push({ name, buffer, offset: offset + (part * bytes) / parts, pageBytes, at: this.kvBytes });
+        this.kvBytes += alignUp(this.maxPages * pageBytes, 256);
+      }
     }
     /** @type {GPUBuffer[]} */
     this.made = [];
@@ -99,9 +102,9 @@ export class RowProbe {
     };
     const logits = this.place("target.logits");
     this.logitsGroup = group(logits, { buffer: /** @type {GPUBuffer} */ (this.logits) });
-    this.kvGroups = this.kv.map(({ name, pageBytes, at }) => {
-      const size = this.maxPages * pageBytes;
-      return group(this.place(name), { buffer: /** @type {GPUBuffer} */ (this.pages), offset: at, size });
+    this.kvGroups = this.kv.map(({ buffer, offset, pageBytes, at }) => {
+      const found = { buffer: executor.buffers[buffer], offset, size: this.model.num_pages * pageBytes };
+      return group(found, { buffer: /** @type {GPUBuffer} */ (this.pages), offset: at, size: this.maxPages * pageBytes });
     });
   }
 
@@ -162,10 +165,9 @@ export class RowProbe {
     }
     const encoder = this.device.createCommandEncoder();
     const [first, count] = this.pagesOf(span);
-    for (const { name, pageBytes, at } of this.kv) {
-      const kv = this.place(name);
+    for (const { buffer, offset, pageBytes, at } of this.kv) {
       const pages = /** @type {GPUBuffer} */ (this.pages);
-      encoder.copyBufferToBuffer(kv.buffer, kv.offset + first * pageBytes, pages, at, count * pageBytes);
+      encoder.copyBufferToBuffer(this.executor.buffers[buffer], offset + first * pageBytes, pages, at, count * pageBytes);
     }
     this.device.queue.submit([encoder.finish()]);
     await this.readCounts();

@@ -136,8 +136,8 @@ def _cpu_parts(p: Params) -> int:
 
 
 # --- GPU ---------------------------------------------------------------------------------------------------------------
-# A workgroup makes a tile of weight rows: `blocks` blocks of 4 rows, each by `lanes` threads along K. Lanes take groups of K in turn; one
-# thread an output adds the lanes' partial sums in lane order. Lanes, and so a row's order of sums, follow from K alone.
+# A workgroup makes a tile of weight rows: `blocks` blocks of 4 rows, each by `lanes` threads along K. Lanes take groups of K in turn;
+# one thread an output adds the lanes' partial sums in lane order. Lanes, and so a row's order of sums, follow from K alone.
 
 LANES = 32  # at most
 GPU_ROWS = 8  # activation rows of one GPU workgroup
@@ -198,8 +198,8 @@ class _Tile:
         ]
 
     def run(self, args, x, w, ws, tx, row0, block_at, output, early=None) -> None:
-        """Compute the tile. block_at(b) is the block of 4 weight rows that place b of the tile takes; output(row, column, value, loaded)
-        is what one thread does with each finished sum: row counts from row0, column from the tile's first; `loaded` is what
+        """Compute the tile. block_at(b) is the block of 4 weight rows that place b of the tile takes. output(row, column, value,
+        loaded) is what one thread does with each finished sum: row counts from row0, column from the tile's first; `loaded` is what
         early(row, column) gave before the lanes' sums were added, so that its load does not wait for them."""
         acc, iacc = local(self.rows * 4, "float32"), local(self.rows * 4, "int32")
         squares, num_rows = local(self.rows, "float32"), local(1, "int32")
@@ -405,8 +405,8 @@ def _gate_up_gpu(name: str, p: Params):
 
 
 def _qkv_rope_gpu(name: str, p: Params):
-    """Rotary q, and K and V appended to their pages. A tile is rows of one head: up to 16 of its first half and those of the second half
-    they are rotated with."""
+    """Rotary q, and K and V appended to their pages. A tile is rows of one head: up to 16 of its first half and those of the second
+    half that they are rotated with."""
     d = int(p["d"])
     blocks = next(n for n in (4, 3, 2, 1) if d // 8 % n == 0)  # of each half
     width, tiles = 4 * blocks, d // 8 // blocks  # rows of a half, tiles of a head
