@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from specdec_compiler.kernels import Params
-from specdec_compiler.kernels.quantize import GROUP_WORDS
-from specdec_compiler.kernels.twins import pack_activations
+from specdec_compiler.kernels.twins import pack_activations, pack_groups, readable
 
 from .forms import Arrays, kinds
 from .inputs import make_inputs
@@ -90,7 +89,8 @@ def extreme_codes(a: Arrays, p: Params, levels: int) -> None:
     if levels > 127:
         a["xq"] = xq
     else:
-        a["codes"].reshape(-1, GROUP_WORDS)[:, :8] = xq.view(np.uint32).reshape(-1, 8)
+        parts = readable(p, a)
+        a["codes"] = pack_groups(xq, parts["xs"], parts["squares"].reshape(int(p["m"]), -1))
     a["w"] = np.full_like(a["w"], 0xFFFFFFFF if p["fmt"] == "q4" else 0x80808080)
 
 
@@ -99,12 +99,17 @@ def nan_scale(a: Arrays, p: Params, levels: int) -> None:
     if levels > 127:
         a["xs"].reshape(int(p["m"]), -1)[1, 0] = np.nan
     else:
-        a["codes"].view(np.float32).reshape(int(p["m"]), -1, GROUP_WORDS)[1, 0, 8] = np.nan
+        _numbers(a, p)[1, 0, 0] = np.nan
 
 
 def nan_square(a: Arrays, p: Params, levels: int) -> None:
     """The GPU's mark of a residual row that is not finite."""
-    a["codes"].view(np.float32).reshape(int(p["m"]), -1, GROUP_WORDS)[1, 0, 10] = np.nan
+    _numbers(a, p)[1, 0, 2] = np.nan
+
+
+def _numbers(a: Arrays, p: Params) -> np.ndarray:
+    """[M, K/32, 4], a view: scale, sum, squares of each of the GPU's groups."""
+    return a["codes"].view(np.float32).reshape(int(p["m"]), 3, -1, 4)[:, 2]
 
 
 def feedback(a: Arrays, p: Params, levels: int) -> None:

@@ -57,7 +57,7 @@ def _mutant(op: str, cpu, gpu) -> Op:
 _CHANGES = {
     "linear": ((linear_file, "T", _Descending()), (linear_file, "LANES", 16)),
     "linear_add_quantize": (None, (linear_file, "LANES", 16)),
-    "gate_up_quantize": (None, (linear_file, "LANES", 64)),
+    "gate_up_quantize": (None, (linear_file, "LANES", 16)),
     "qkv_rope": (None, (linear_file, "LANES", 16)),
     "attention": ((attention_file, "SPLIT", 128), None),
     "attention_split": (None, (attention_file, "PEAK_LANES", 8)),

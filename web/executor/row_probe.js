@@ -14,7 +14,7 @@ import { alignUp } from "./layout.js";
 /** @typedef {import("./selftest.js").Difference} Difference */
 /** @typedef {{name: string, buffer: number, offset: number, pageBytes: number, at: number}} Paged at: its place in the memory of KV */
 
-const SHADER = new URL("../vendor/shaders/compare.wgsl", import.meta.url);
+const SHADER = new URL("compare.wgsl", import.meta.url);
 const MAX_ROWS = 16; // of a span whose logits are compared
 const MAX_SPAN = 64; // positions of a span
 const JOB_BYTES = 256; // one dynamic offset apart
@@ -25,7 +25,7 @@ const COMPILE_MS = 180000;
 async function shaderText() {
   const response = await fetch(SHADER, { cache: "no-cache" });
   if (response.ok) return response.text();
-  throw new ArtifactError("the self-test's shader is missing", SHADER.href, "Fill web/vendor with python -m specdec_tools.site");
+  throw new ArtifactError("the self-test's shader is missing", SHADER.href, "Serve the whole web folder");
 }
 
 export class RowProbe {

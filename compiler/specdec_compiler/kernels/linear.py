@@ -152,10 +152,10 @@ def _lanes(k: int, most: int) -> int:
     return max(4, ceil_div(groups, ceil_div(groups, most)))
 
 
-def _gpu_dot(fmt: str, w, x, word_at, x_at, rows: int, iacc):
+def _gpu_dot(fmt: str, w, x, word_at, x_at, groups: int, rows: int, iacc):
     """Add one group's integer dots of 4 weight rows x `rows` activation rows to iacc[row * 4 + weight_row]."""
     chunks, shifts = (4, (0, 4)) if fmt == "q4" else (8, (None,))
-    codes = [[T.bind(x[x_at(row) + half]) for half in range(2)] for row in range(rows)]
+    codes = [[T.bind(x[x_at(row) + half * groups]) for half in range(2)] for row in range(rows)]
     for c in range(chunks):
         vector = T.bind(w[word_at(chunks, c)])
         for h, shift in enumerate(shifts):
@@ -243,15 +243,17 @@ class _Tile:
         groups, scales = self.groups, 2 if self.fmt == "q4" else 1
 
         def x_at(row):
-            return ((row0 + row) * groups + g) * VECTORS
+            return (row0 + row) * groups * VECTORS + g
 
         for i in range(self.rows * 4):
             store(iacc, i, T.int32(BIAS))
-        _gpu_dot(self.fmt, w, x, lambda words, c: (nb * words + c) * groups + g, x_at, self.rows, iacc)
+        _gpu_dot(
+            self.fmt, w, x, lambda words, c: (nb * words + c) * groups + g, x_at, groups, self.rows, iacc
+        )
         scale = T.bind(ws[nb * scales * groups + g])
         minimum = T.bind(ws[(nb * scales + 1) * groups + g]) if scales == 2 else None
         for row in range(self.rows):
-            numbers = T.bind(x[x_at(row) + 2])
+            numbers = T.bind(x[x_at(row) + 2 * groups])
             x_scale, x_sum, square = (
                 T.bind(T.reinterpret("float32", T.Shuffle([numbers], [i]))) for i in range(3)
             )
@@ -303,10 +305,16 @@ class _Tile:
         for i in range(ceil_div(words, self.threads)):
             at = T.bind(i * self.threads + tx)
             row = T.bind(T.min(T.shift_right(at, 3), self.rows - 1))
-            word = T.bind(T.bitwise_and(at, WORDS - 1))
+            word = T.bind(group * WORDS + T.bitwise_and(at, WORDS - 1))
             valid = T.And(at < words, row0 + row < args[1])
-            first_word = ((row0 + row) * num_groups + group) * WORDS
-            quantizer.emit(lambda i, values, row=row: fill(row, i, values), valid, word, codes, first_word)
+            quantizer.emit(
+                lambda k, values, row=row: fill(row, k - group * GROUP, values),
+                valid,
+                word,
+                codes,
+                row0 + row,
+                num_groups,
+            )
 
 
 LINEAR_BLOCKS = 4  # blocks of a tile that ends in f32

@@ -77,18 +77,19 @@ def pack_activations(codes: np.ndarray, levels: int) -> np.ndarray:
 
 
 def pack_groups(xq: np.ndarray, xs: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    """The GPU's one buffer of quantized activations, flat: a group is eight words of codes, then scale, sum, squares and a blank."""
-    groups = len(xs.reshape(-1, 2))
-    words = np.zeros((groups, GROUP_WORDS), np.uint32)
-    words[:, :8] = xq.view(np.uint32).reshape(groups, 8)
-    words[:, 8:10] = xs.astype(np.float32).reshape(groups, 2).view(np.uint32)
+    """The GPU's one buffer of quantized activations, flat: a group is eight words of codes, then scale, sum, squares and a blank; a row
+    holds the first four words of every group, then the second, then the third. squares is [rows, K/32]."""
+    words = np.zeros((squares.size, GROUP_WORDS), np.uint32)
+    words[:, :8] = xq.view(np.uint32).reshape(-1, 8)
+    words[:, 8:10] = xs.astype(np.float32).reshape(-1, 2).view(np.uint32)
     words[:, 10] = squares.astype(np.float32).ravel().view(np.uint32)
-    return words.ravel()
+    return words.reshape(*squares.shape, 3, 4).transpose(0, 2, 1, 3).ravel()
 
 
-def split_groups(codes: np.ndarray) -> dict[str, np.ndarray]:
+def split_groups(codes: np.ndarray, rows: int) -> dict[str, np.ndarray]:
     """The inverse: xq (int32 words), xs and squares, each flat."""
-    words = codes.view(np.uint32).reshape(-1, GROUP_WORDS)
+    by_group = codes.view(np.uint32).reshape(rows, 3, -1, 4).transpose(0, 2, 1, 3)
+    words = np.ascontiguousarray(by_group).reshape(-1, GROUP_WORDS)
     floats = words.view(np.float32)
     xq = np.ascontiguousarray(words[:, :8]).view(np.int32).ravel()
     return {"xq": xq, "xs": floats[:, 8:10].ravel(), "squares": floats[:, 10].ravel()}
@@ -113,9 +114,11 @@ def split_pages(p: Params, pages: np.ndarray) -> dict[str, np.ndarray]:
 def readable(p: Params, a: Arrays) -> dict[str, np.ndarray]:
     """The arguments with the GPU's own layouts taken apart, beside what they are."""
     found = dict(a)
-    packed = next((a[name] for name in ("codes", "next_codes") if name in a), None)  # what goes in, else what came out
+    packed = next(
+        (a[name] for name in ("codes", "next_codes") if name in a), None
+    )  # what goes in, else what came out
     if packed is not None:
-        found |= split_groups(packed)
+        found |= split_groups(packed, int(p["m"]))
     if "pages" in a:
         found |= split_pages(p, a["pages"])
     return found
