@@ -20,6 +20,17 @@ test("the plain SHA-256 is the browser's", async () => {
   }
 });
 
+test("bytes in shared memory have the same SHA-256, several at a time", async () => {
+  const all = [5, 100003, 64, 3000].map((size) => new Uint8Array(size).map((_, i) => (i * 31) ^ size));
+  const shared = all.map((bytes) => {
+    const view = new Uint8Array(new SharedArrayBuffer(bytes.length + 8), 8);
+    view.set(bytes);
+    return view;
+  });
+  const expected = all.map((bytes) => createHash("sha256").update(bytes).digest("hex"));
+  assert.deepEqual(await Promise.all(shared.map((bytes) => sha256(bytes))), expected);
+});
+
 const SHA = "0".repeat(64);
 const manifest = (change = {}) =>
   JSON.stringify({

@@ -53,16 +53,29 @@ export function sha256Plain(bytes) {
   return [...state].map((word) => word.toString(16).padStart(8, "0")).join("");
 }
 
+let staging = new Uint8Array(0);
+let turn = Promise.resolve();
+
 /**
- * crypto.subtle refuses shared memory: of such bytes it gets a copy, which is given back at once rather than when garbage is next collected.
+ * crypto.subtle refuses shared memory: of such bytes it gets a copy. One at a time, in a buffer that is used again: a new one for each
+ * shard would stay until garbage is next collected.
  * @param {Uint8Array<ArrayBuffer>} bytes
- * @returns {Promise<string>}
+ * @returns {Promise<ArrayBuffer>}
  */
+function digestOfShared(bytes) {
+  const digest = turn.then(() => {
+    if (staging.byteLength < bytes.byteLength) staging = new Uint8Array(bytes.byteLength);
+    staging.set(bytes);
+    return crypto.subtle.digest("SHA-256", staging.subarray(0, bytes.byteLength));
+  });
+  turn = digest.then(() => {}, () => {});
+  return digest;
+}
+
+/** @param {Uint8Array<ArrayBuffer>} bytes @returns {Promise<string>} */
 export async function sha256(bytes) {
   if (!globalThis.crypto?.subtle) return sha256Plain(bytes);
   const isPlain = bytes.buffer instanceof ArrayBuffer;
-  const plain = isPlain ? bytes : new Uint8Array(bytes);
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", plain));
-  if (!isPlain) /** @type {any} */ (plain.buffer).transfer?.(0);
+  const digest = new Uint8Array(await (isPlain ? crypto.subtle.digest("SHA-256", bytes) : digestOfShared(bytes)));
   return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
