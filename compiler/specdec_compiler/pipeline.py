@@ -2,7 +2,7 @@
 
 import   the model definition as it was written                        (specdec_models)
 fuse     producers folded into consumers                                (passes/fuse.py)
-target   attention split or kept, code width                            (passes/target_ops.py)
+target   how work is split, how activations are stored, GPU fusions      (passes/target_ops.py)
 memory   destination-passing calls over statically planned storages     (TVM)
 
 After `memory`, emit/programs.py reads the calls off and kernels/ supplies a PrimFunc for each distinct (op, params).
@@ -13,9 +13,18 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from .passes.fuse import FuseGpu, FuseProducers
-from .passes.target_ops import SplitArgmax, SplitAttention, WidenCodes
+from .passes.fuse import FuseProducers
+from .passes.target_ops import (
+    DeferNorms,
+    FuseGpu,
+    MergePages,
+    PackCodes,
+    SplitArgmax,
+    SplitAttention,
+    WidenCodes,
+)
 
+GPU_PASSES = [SplitAttention, SplitArgmax, MergePages, PackCodes, DeferNorms, FuseGpu]
 PHASES = ("import", "fuse", "target", "memory")
 
 
@@ -24,7 +33,7 @@ def phases(target: str) -> list[tuple[str, list]]:
     return [
         ("import", []),
         ("fuse", [FuseProducers]),
-        ("target", [SplitAttention, SplitArgmax, FuseGpu] if target == "gpu" else [WidenCodes]),
+        ("target", GPU_PASSES if target == "gpu" else [WidenCodes]),
         (
             "memory",
             [

@@ -34,6 +34,10 @@ def native_target() -> tvm.target.Target:
     return _llvm(f"{'aarch64' if machine in ('arm64', 'aarch64') else machine}-unknown-linux-gnu", [])
 
 
+# loops stay loops: a kernel unrolls in Python what it wants unrolled, in an order that needs few registers
+_LLVM_OPTIONS = ["-unroll-threshold:uint=0", "-unroll-partial-threshold:uint=0"]
+
+
 def _llvm(triple: str, features: list[str]) -> tvm.target.Target:
     spec = {"kind": "llvm", "mtriple": triple, "mattr": features, "opt-level": 3, "vector-width": 128}
-    return tvm.target.Target(spec)
+    return tvm.target.Target(spec | {"cl-opt": _LLVM_OPTIONS})

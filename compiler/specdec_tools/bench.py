@@ -1,6 +1,6 @@
 """specdec-bench: speeds of this machine, measured on real bundles, as a table and as JSON.
 
-`specdec-bench model BUNDLE|SHAPE` and `pack` measure GPU kernels and passes (bench_gpu.py).
+`specdec-bench model BUNDLE|SHAPE` and `pack` measure GPU kernels and passes (bench_gpu.py), `peers` and `peers-gpu` other runtimes.
 `specdec-bench run BUNDLE` decodes the same prompts on each backend with each drafter, interleaved round by round, and reports medians:
 tokens a second, prefill, the split of a cycle into draft, verify and other, and Python's share of it in the browser.
 """
@@ -16,13 +16,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from specdec_runtime.faults import SpecdecError, error_json, exit_code
+from specdec_runtime.faults import RequestError, SpecdecError, error_json, exit_code
 
+from . import bench_gpu
 from .bench_gpu import bench_model, pack
-from .bench_gpu import show as show_gpu
 from .bench_gpu import table as gpu_table
+from .bench_rows import bench_rows
+from .bench_rows import table as rows_table
 from .browser import ADAPTERS, BrowserOptions, page_session
 from .native_run import NativeRun
+from .peers import cli as peers_cli
+from .peers import cpu as peers_cpu
+from .peers import gpu as peers_gpu
+from .plot import Bar, Chart, svg_path, write_svg
 from .serve import running_site
 
 PROMPTS = (
@@ -81,7 +87,9 @@ async def measure(answers: dict[str, Answer], max_tokens: int, rounds: int) -> d
     }
 
 
-async def bench_run(bundle: Path, backends: list[str], max_tokens: int, rounds: int) -> dict[str, Any]:
+async def bench_run(
+    bundle: Path, backends: list[str], max_tokens: int, rounds: int, threads: int | None
+) -> dict[str, Any]:
     """Open the backends side by side and measure."""
     answers: dict[str, Answer] = {}
     native = NativeRun.open(bundle)
@@ -94,7 +102,7 @@ async def bench_run(bundle: Path, backends: list[str], max_tokens: int, rounds: 
     with native, running_site(bundle) as site:
         if "wasm" not in backends:
             return await measure(answers, max_tokens, rounds)
-        async with page_session(site.url, BrowserOptions("wasm")) as page:
+        async with page_session(site.url, BrowserOptions("wasm", threads=threads)) as page:
             await page.load("bundle/")
 
             async def by_page(request: dict[str, Any]):
@@ -102,7 +110,8 @@ async def bench_run(bundle: Path, backends: list[str], max_tokens: int, rounds: 
                 return result, await page.stats()
 
             answers["wasm"] = by_page
-            return await measure(answers, max_tokens, rounds)
+            report = await measure(answers, max_tokens, rounds)
+            return report | {"memory": await page.renderer_memory()}
 
 
 COLUMNS = (
@@ -128,7 +137,44 @@ def table(report: dict[str, Any]) -> str:
     for entry in report["rows"]:
         cells = ["" if entry[key] is None else str(entry[key]) for key, _ in COLUMNS]
         lines.append("| " + " | ".join(cells) + " |")
+    if memory := report.get("memory"):
+        lines += ["", f"Renderer, all its memory: {memory['pss_mib']:.0f} MiB (proportional set size)."]
+    if threads := report["devices"].get("wasm", {}).get("threads"):
+        lines += [f"WASM threads: {threads}."]
     return "\n".join(lines)
+
+
+def charts(report: dict[str, Any]) -> list[Chart]:
+    """Decode and prefill by backend and drafter."""
+
+    def bars(key: str) -> list[Bar]:
+        return [Bar(f"{r['backend']}, {r['drafter']}", r[key], group=r["backend"]) for r in report["rows"]]
+
+    return [
+        Chart("decode", "tokens/s", bars("tokens_per_s")),
+        Chart("prefill", "tokens/s", bars("prefill_tokens_per_s")),
+    ]
+
+
+def _kind(report: dict[str, Any]) -> Any:
+    """The module that wrote a saved report: it has `table` and `charts`."""
+    for key, module in (("passes", bench_gpu), ("prompts", peers_gpu), ("facts", peers_cpu)):
+        if key in report:
+            return module
+    if "devices" in report:
+        return sys.modules[__name__]
+    raise RequestError(
+        "this is no report of specdec-bench", "FILE", "Give a file that --json or a page wrote"
+    )
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"it cannot be read: {error}", str(path), "Name a saved report") from None
+    _kind(report)
+    return report
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -139,11 +185,23 @@ def make_parser() -> argparse.ArgumentParser:
     run.add_argument("--backends", default="native,wasm", help="comma-separated: native, wasm")
     run.add_argument("--max-tokens", type=int, default=96)
     run.add_argument("--rounds", type=int, default=3)
+    run.add_argument("--threads", type=int, help="of wasm; left out: the machine's, up to 4")
     run.add_argument("--json", action="store_true", help="print the report as one JSON object")
     run.set_defaults(
-        call=lambda a: asyncio.run(bench_run(a.bundle, a.backends.split(","), a.max_tokens, a.rounds))
+        call=lambda a: asyncio.run(
+            bench_run(a.bundle, a.backends.split(","), a.max_tokens, a.rounds, a.threads)
+        )
     )
-    run.set_defaults(show=table)
+    run.set_defaults(show=table, charts=charts)
+
+    rows = commands.add_parser("rows", help="ms of a pass by rows and threads, on the CPU backends")
+    rows.add_argument("bundle", type=Path)
+    rows.add_argument("--backends", default="native,wasm", help="comma-separated: native, wasm")
+    rows.add_argument("--threads", default="1,2", help="comma-separated thread counts")
+    rows.add_argument("--rounds", type=int, default=15)
+    rows.add_argument("--start", type=int, default=200, help="position the passes run at")
+    rows.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    rows.set_defaults(call=_rows, show=rows_table)
 
     model = commands.add_parser(
         "model", help="GPU passes, rounds and kernels of a bundle or a shape, random weights"
@@ -155,7 +213,7 @@ def make_parser() -> argparse.ArgumentParser:
     model.add_argument("--no-kernels", action="store_true", help="whole passes only")
     model.add_argument("--timeout", type=float, default=600.0)
     model.add_argument("--json", action="store_true")
-    model.set_defaults(call=_model, show=gpu_table)
+    model.set_defaults(call=_model, show=gpu_table, charts=bench_gpu.charts)
 
     packed = commands.add_parser("pack", help="write the bench page and plans for a machine elsewhere")
     packed.add_argument("names", nargs="+", metavar="NAME")
@@ -165,8 +223,22 @@ def make_parser() -> argparse.ArgumentParser:
 
     saved = commands.add_parser("show", help="the table of a result saved elsewhere")
     saved.add_argument("file", type=Path)
-    saved.set_defaults(json=False, call=lambda a: a.file, show=show_gpu)
+    saved.set_defaults(
+        json=False,
+        call=lambda a: _saved(a.file),
+        show=lambda report: _kind(report).table(report),
+        charts=lambda report: _kind(report).charts(report),
+    )
+    peers_cli.add_commands(commands)
+    for command in commands.choices.values():
+        if command.get_default("charts"):
+            command.add_argument("--plot", type=svg_path, metavar="FILE.svg", help="also draw the report")
     return parser
+
+
+def _rows(args: argparse.Namespace) -> dict[str, Any]:
+    threads = [int(count) for count in args.threads.split(",")]
+    return bench_rows(args.bundle, args.backends.split(","), threads, args.rounds, args.start)
 
 
 def _model(args: argparse.Namespace) -> dict[str, Any]:
@@ -180,12 +252,14 @@ def main(argv: list[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     try:
         report = args.call(args)
+        print(json.dumps(report, indent=2) if args.json else args.show(report))
+        if getattr(args, "plot", None):
+            write_svg(args.plot, args.charts(report))
     except SpecdecError as error:
         if args.json:
             print(json.dumps(error_json(error)))
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return exit_code(error)
-    print(json.dumps(report, indent=2) if args.json else args.show(report))
     return 0
 
 

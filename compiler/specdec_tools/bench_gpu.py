@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import shutil
 import tempfile
 import threading
@@ -23,6 +22,7 @@ from specdec_runtime.faults import DeviceFault, RequestError
 
 from .browser import BrowserOptions, browser_running, check_adapter
 from .paths import WEB
+from .plot import Bar, Chart
 from .shapes import SHAPES, write_shape
 
 PAGE = "bench/index.html"
@@ -73,7 +73,7 @@ def _served(folder: Path) -> Iterator[str]:
         server.server_close()
 
 
-async def _measure(url: str, options: BrowserOptions) -> dict[str, Any]:
+async def page_result(url: str, options: BrowserOptions) -> dict[str, Any]:
     async with browser_running(options) as browser:
         page = await browser.new_page()
         await page.goto(url)
@@ -87,7 +87,7 @@ def bench_model(name: str, context: int, options: BrowserOptions, query: str) ->
         (path,) = pack([name], Path(folder), context)
         software = "&software=1" if options.adapter != "gpu" else ""
         with _served(Path(folder)) as url:
-            result = asyncio.run(_measure(f"{url}{path}{software}{query}", options))
+            result = asyncio.run(page_result(f"{url}{path}{software}{query}", options))
     if "error" in result:
         raise DeviceFault(
             result["error"].splitlines()[0], "the bench page", "try --adapter swiftshader with a tiny bundle"
@@ -100,7 +100,8 @@ def table(result: dict[str, Any]) -> str:
     """The result as Markdown tables."""
     read = result["read"]["gb_per_s"]
     lines = [
-        f"{result['name']} on {result['adapter']}: read {read:.0f} GB/s, {result['resident_bytes'] / 1e9:.2f} GB resident",
+        f"{result['name']} on {result['adapter']}: read {read:.0f} GB/s, "
+        f"{result['floor_us']:.1f} us an empty dependent dispatch, {result['resident_bytes'] / 1e9:.2f} GB resident",
         "",
         "| pass | rows | dispatches | ms | GB/s of weights | share of read |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -124,6 +125,11 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def show(path: Path) -> str:
-    """The table of a result that a runner elsewhere saved."""
-    return table(json.loads(path.read_text()))
+def charts(result: dict[str, Any]) -> list[Chart]:
+    """ms of whole passes by model and rows, and of submits with their readback."""
+    passes = [Bar(row["program"], row["ms"], group=row["program"].split(".")[0]) for row in result["passes"]]
+    rounds = [Bar(row["name"], row["ms"], group="submit") for row in result["rounds"]]
+    return [
+        Chart(f"{result['name']}: a pass alone", "ms", passes),
+        Chart("one submit with its readback", "ms", rounds),
+    ]

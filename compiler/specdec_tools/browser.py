@@ -15,6 +15,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Browser, Error, Page, Playwright, async_playwright
@@ -63,6 +64,7 @@ class BrowserOptions:
     backend: str = "wasm"  # auto | wasm | webgpu
     adapter: str = "auto"  # auto takes what the browser names; gpu refuses software; swiftshader asks for it
     timeout_s: float = 900.0  # the longest single request
+    threads: int | None = None  # of the WASM backend; None: the page's own choice
     extra_flags: tuple[str, ...] = ()
 
 
@@ -123,14 +125,28 @@ async def _launch(playwright: Playwright, options: BrowserOptions) -> Browser:
         ) from None
 
 
-async def _process_group(browser: Browser) -> int | None:
-    """The process group of the browser, if it leads one of its own."""
+async def _processes(browser: Browser, kind: str) -> list[int]:
+    """Process ids of a kind ("browser", "renderer", ...)."""
     session = await browser.new_browser_cdp_session()
     try:
         info = await session.send("SystemInfo.getProcessInfo")
     finally:
         await session.detach()
-    pid = next((int(entry["id"]) for entry in info["processInfo"] if entry["type"] == "browser"), None)
+    return [int(entry["id"]) for entry in info["processInfo"] if entry["type"] == kind]
+
+
+def _proportional_bytes(pid: int) -> int:
+    """The PSS of a process: its own pages, and its share of those it has in common with others. 0 where /proc has none."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+async def _process_group(browser: Browser) -> int | None:
+    """The process group of the browser, if it leads one of its own."""
+    pid = next(iter(await _processes(browser, "browser")), None)
     if pid is None:
         return None
     with suppress(ProcessLookupError):
@@ -196,7 +212,8 @@ class PageSession:
         return answer["value"]
 
     async def load(self, bundle: str, **options: Any) -> dict[str, Any]:
-        chosen = {"backend": self.options.backend, **options}
+        threads = {} if self.options.threads is None else {"threads": self.options.threads}
+        chosen = {"backend": self.options.backend, **threads, **options}
         loaded = await self.call("load", {"url": bundle, "options": chosen})
         check_adapter(loaded["device"], self.options)
         return loaded
@@ -209,6 +226,12 @@ class PageSession:
 
     async def cancel(self) -> None:
         await self.page.evaluate("window.specdec.cancel()")
+
+    async def renderer_memory(self) -> dict[str, float]:
+        """MiB of the page's renderer, worker and Python included: the largest of the browser's renderers."""
+        browser = self.page.context.browser
+        pids = await _processes(browser, "renderer") if browser else []
+        return {"pss_mib": max(map(_proportional_bytes, pids), default=0) / 2**20}
 
     async def stats(self) -> dict[str, Any]:
         """Counts of the JavaScript pump in the last request."""

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from specdec_compiler.build import open_models, sha256
+from specdec_compiler.build import open_models
 from specdec_compiler.recipe import read_recipe
 from specdec_compiler.sources import locate
-from specdec_runtime.bundle import Bundle, open_bundle
-from specdec_runtime.faults import RequestError, SpecdecError, error_json, exit_code
+from specdec_runtime.bundle import open_bundle
+from specdec_runtime.faults import SpecdecError, error_json, exit_code
 from tqdm import tqdm
 
 from specdec_tools import numerics_texts as texts
@@ -27,7 +27,7 @@ from specdec_tools.numerics_metrics import MIN_FOREIGN, MIN_OWN
 from specdec_tools.numerics_reference import TorchReference
 from specdec_tools.numerics_report import Tally, machine, render
 from specdec_tools.numerics_rows import LlamaCppRows, NativeRows, Rows, WasmRows
-from specdec_tools.paths import ROOT
+from specdec_tools.recipes import recipe_path
 from specdec_tools.text import BundleText
 
 
@@ -89,7 +89,7 @@ class _Session:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.bundle = open_bundle(args.bundle)
-        self.recipe = read_recipe(_recipe_path(self.bundle, args.recipe))
+        self.recipe = read_recipe(recipe_path(self.bundle, args.recipe))
         plan = self.bundle.plan
         self.context = plan.target_model.max_context
         self.text = BundleText.open(self.bundle.folder, plan.text, plan.ids.chat_template is not None)
@@ -149,18 +149,6 @@ class _Session:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
         bar.update(len(run.ids))
         return logits
-
-
-def _recipe_path(bundle: Bundle, given: Path | None) -> Path:
-    """The recipe the bundle was made from, known by its hash."""
-    candidates = [given] if given else sorted((ROOT / "models" / "recipes").glob("*.toml"))
-    for path in candidates:
-        if path.is_file() and sha256(path.read_bytes()) == bundle.plan.ids.recipe:
-            return path
-    where = str(given or "models/recipes")
-    raise RequestError(
-        "no recipe here made this bundle", where, "Give its recipe with --recipe, or build again"
-    )
 
 
 if __name__ == "__main__":

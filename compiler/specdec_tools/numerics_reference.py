@@ -69,7 +69,7 @@ class TorchReference:
 def _load(torch: Any, transformers: Any, spec: ModelSpec) -> Any:
     config = _config(transformers, spec.config)
     model = transformers.LlamaForCausalLM(config).to(torch.float32).eval()
-    state = {_stored(name): torch.from_numpy(_floats(spec.tensor(name))) for name in spec.names()}
+    state = {stored_name(name): torch.from_numpy(_floats(spec.tensor(name))) for name in spec.names()}
     if spec.config.tied_embedding:
         state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state, strict=True)
@@ -100,7 +100,7 @@ def _config(transformers: Any, c: ModelConfig) -> Any:
     )
 
 
-def _stored(name: str) -> str:
+def stored_name(name: str) -> str:
     if name in _TOP:
         return f"{_TOP[name]}.weight"
     _, layer, part = name.split(".")

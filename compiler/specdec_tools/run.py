@@ -90,6 +90,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--adapter", choices=("auto", "gpu", "swiftshader"), default="auto", help="for webgpu"
     )
+    parser.add_argument("--threads", type=int, metavar="N", help="for wasm; left out: the machine's, up to 4")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds a browser may take")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
@@ -103,6 +104,9 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.width not in WIDTHS:
         raise RequestError(f"width is {args.width}", "width", f"Use one of {list(WIDTHS)}")
+    if args.threads is not None and args.backend != "wasm":
+        action = "Leave --threads out, or add --backend wasm"
+        raise RequestError(f"the {args.backend} backend does not choose its threads", "threads", action)
     if not (math.isfinite(args.timeout) and args.timeout > 0):
         raise RequestError(f"timeout is {args.timeout}", "timeout", "Give a number of seconds above 0")
 
@@ -175,7 +179,7 @@ async def _drive_page(args: argparse.Namespace, on_text: OnText, interrupt: Inte
     from specdec_tools.browser import BrowserOptions, page_session
     from specdec_tools.serve import BUNDLE_PREFIX, running_site
 
-    options = BrowserOptions(args.backend, args.adapter, args.timeout)
+    options = BrowserOptions(args.backend, args.adapter, args.timeout, args.threads)
     loop = asyncio.get_running_loop()
     with running_site(args.bundle) as site:
         async with page_session(site.url, options) as session:
@@ -183,6 +187,8 @@ async def _drive_page(args: argparse.Namespace, on_text: OnText, interrupt: Inte
             session.on_progress = bar
             loaded = await session.load(BUNDLE_PREFIX, timestamps=True)
             bar.clear()
+            if reason := loaded["device"].get("threads_reason"):
+                print(f"note: one thread: {reason}", file=sys.stderr)
             if args.adapter == "auto" and "swiftshader" in loaded["device"]["adapter"].lower():
                 print("note: WebGPU runs on a software adapter (SwiftShader)", file=sys.stderr)
             session.on_text = on_text
@@ -219,11 +225,13 @@ def summary(result: dict[str, Any]) -> str:
     speed = 1000 * tokens / ms["decode"] if ms["decode"] else 0.0
     first = "none" if ms["first_token"] is None else f"{ms['first_token']:.0f} ms"
     device, test = result["device"], result["device"]["self_test"]
+    threads = f", {device['threads']} threads" if device.get("threads", 1) > 1 else ""
     tested = f"; self-test {test['verdict']}" if test["passes"] else ""
     fallen = f"; fallbacks: {', '.join(spec['fallbacks'])}" if spec["fallbacks"] else ""
+    where = f"{device['backend']}: {device['adapter']}{threads}{tested}"
     return (
         f"[{tokens} tokens, {result['finish_reason']}; {speed:.1f} tokens/s; prompt {usage['prompt_tokens']} tokens; "
-        f"first token {first}; load {ms['load']:.0f} ms; {device['backend']}: {device['adapter']}{tested}]\n"
+        f"first token {first}; load {ms['load']:.0f} ms; {where}]\n"
         f"[drafter {spec['drafter']}: {spec['num_drafted']} drafted, {spec['num_accepted']} accepted, "
         f"{spec['num_target_passes']} target passes; ms: prefill {ms['prefill']:.0f}, draft {ms['draft']:.0f}, "
         f"verify {ms['verify']:.0f}, other {ms['other']:.0f}{fallen}]"

@@ -1,5 +1,5 @@
 """Tiny pairs in a real Chromium, on WASM and on WebGPU (SwiftShader): equal ids with and without speculation, equal scores at every
-width, and WASM bit-equal to native. One page per backend serves all seeds."""
+width, and WASM, on one thread and on three, bit-equal to native. A page of its own for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from specdec_tools.serve import running_site
 pytestmark = pytest.mark.browser
 MAX_TOKENS = 24
 CASES = [("model", 1), ("model", 3), ("ngram", 2), ("chain", 7)]
-OPTIONS = {"wasm": BrowserOptions("wasm"), "webgpu": BrowserOptions("webgpu", "swiftshader")}
+OPTIONS = {
+    "wasm": BrowserOptions("wasm", threads=1),
+    "wasm, 3 threads": BrowserOptions("wasm", threads=3),
+    "webgpu": BrowserOptions("webgpu", "swiftshader"),
+}
 
 
 async def _all_runs(bundle: Path, seed: int, backend: str) -> dict[str, dict]:
@@ -23,7 +27,9 @@ async def _all_runs(bundle: Path, seed: int, backend: str) -> dict[str, dict]:
     results = {}
     with running_site(bundle) as site:
         async with page_session(site.url, OPTIONS[backend]) as page:
-            await page.load("bundle/")
+            loaded = await page.load("bundle/")
+            device = loaded["device"]
+            assert device.get("threads") == OPTIONS[backend].threads, device
             for drafter, k in [("off", 0), *CASES]:
                 request = {"prompt_ids": prompt, "max_tokens": MAX_TOKENS, "drafter": drafter, "k": k}
                 results[f"{drafter}-{k}"] = await page.generate(request)
@@ -42,7 +48,7 @@ async def _all_runs(bundle: Path, seed: int, backend: str) -> dict[str, dict]:
     return results
 
 
-@pytest.mark.parametrize("backend", ["wasm", "webgpu"])
+@pytest.mark.parametrize("backend", OPTIONS)
 def test_ids_and_scores(tiny_bundle, browser_seed: int, backend: str) -> None:
     bundle = tiny_bundle(browser_seed, vocab_for(browser_seed))
     results = asyncio.run(_all_runs(bundle, browser_seed, backend))
@@ -61,6 +67,6 @@ def test_ids_and_scores(tiny_bundle, browser_seed: int, backend: str) -> None:
     assert [position["top_id"] for position in scores[0]] == plain["token_ids"], (
         "score and generation disagree"
     )
-    if backend == "wasm":
+    if backend != "webgpu":
         prompt = random_prompt(browser_seed, vocab_for(browser_seed))
         assert Native(bundle).run(prompt, MAX_TOKENS)["token_ids"] == plain["token_ids"]

@@ -1,4 +1,7 @@
-"""The CPU devices: the native library through ctypes, and the WASM module in Node. Both lay buffers out with a canary behind each."""
+"""The CPU devices: the native library through ctypes, and the WASM module in Node. Both lay buffers out with a canary behind each.
+
+A kernel is called once for each of its `parts`, the last part first: parts must not need each other.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,20 @@ CANARY = 64  # bytes behind each buffer that must keep their value
 CANARY_BYTE = 0xA5
 
 
-def run_native(batch: Batch, code: bytes, folder: Path) -> list[Arrays]:
+def run_native(batch: Batch, code: bytes, folder: Path, parts: int = 1) -> list[Arrays]:
     """Every job on this CPU, in this process; `code` is the shared library."""
     path = folder / "kernels.so"
     path.write_bytes(code)
     library = ctypes.CDLL(str(path))
-    return [_run_job(library, job) for job in batch.jobs]
+    return [_run_job(library, job, parts) for job in batch.jobs]
 
 
-def _run_job(library: ctypes.CDLL, job: Job) -> Arrays:
+def _run_job(library: ctypes.CDLL, job: Job, parts: int) -> Arrays:
     memory = {name: _Memory(array) for name, array in job.buffers.items()}
     for kernel, args in job.steps:
-        getattr(library, kernel)(*(ctypes.c_void_p(memory[name].address) for name in args))
+        pointers = [ctypes.c_void_p(memory[name].address) for name in args]
+        for part in reversed(range(parts)):
+            getattr(library, kernel)(*pointers, part, parts)
     for name, place in memory.items():
         assert place.canary_lives(), f"{job.steps[0][0]} wrote past the end of {name}"
     return {name: memory[name].content(job.buffers[name].dtype) for name in job.reads}
@@ -50,13 +55,13 @@ class _Memory:
         return self.raw[: self.size].copy().view(dtype)
 
 
-def run_wasm(batch: Batch, code: bytes, folder: Path) -> list[Arrays]:
+def run_wasm(batch: Batch, code: bytes, folder: Path, parts: int = 1) -> list[Arrays]:
     """Every job in one Node process; `code` is the WASM module."""
     node = shutil.which("node")
     assert node, "there is no node on PATH: install nodejs (18 or later)"
     module, jobs, results = folder / "kernels.wasm", folder / "wasm.jobs", folder / "wasm.results"
     module.write_bytes(code)
-    jobs.write_bytes(serialize(batch, {"canary": [CANARY, CANARY_BYTE]}))
+    jobs.write_bytes(serialize(batch, {"canary": [CANARY, CANARY_BYTE], "parts": parts}))
     command = [node, str(RUNNER), str(module), str(jobs), str(results)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"run_wasm.mjs failed: {done.stderr.strip()[-2000:]}"

@@ -10,12 +10,12 @@ const up = (size) => Math.ceil(size / ALIGN) * ALIGN;
 const [modulePath, jobsPath, resultsPath] = process.argv.slice(2);
 const data = readFileSync(jobsPath);
 const headerBytes = data.readUInt32LE(0);
-const { jobs, canary } = JSON.parse(data.subarray(4, 4 + headerBytes).toString());
+const { jobs, canary, parts } = JSON.parse(data.subarray(4, 4 + headerBytes).toString());
 const pool = data.subarray(4 + headerBytes);
 const [canaryBytes, canaryByte] = canary;
 
 const needed = Math.max(...jobs.map((job) => job.buffers.reduce((sum, [, size]) => sum + up(size + canaryBytes), 0)));
-const memory = new WebAssembly.Memory({ initial: 64 + Math.ceil(needed / PAGE) });
+const memory = new WebAssembly.Memory({ initial: 64 + Math.ceil(needed / PAGE), maximum: 65536 }); // the module names one;
 const { instance } = await WebAssembly.instantiate(readFileSync(modulePath), { env: { memory } });
 const bytes = new Uint8Array(memory.buffer);
 const heap = up(instance.exports.__heap_base.value);
@@ -44,7 +44,10 @@ function checkCanaries(job, addresses) {
 const results = [];
 for (const job of jobs) {
   const addresses = place(job);
-  for (const [kernel, slots] of job.steps) instance.exports[kernel](...slots.map((slot) => addresses[slot]));
+  for (const [kernel, slots] of job.steps) {
+    const pointers = slots.map((slot) => addresses[slot]);
+    for (let part = parts - 1; part >= 0; part--) instance.exports[kernel](...pointers, part, parts);
+  }
   checkCanaries(job, addresses);
   for (const slot of job.reads) results.push(bytes.slice(addresses[slot], addresses[slot] + job.buffers[slot][1]));
 }

@@ -47,7 +47,8 @@ KERNELS = {  # name -> (entry in WGSL, arguments as (name, access))
     "feedback": ("feedback", ("args rw", "tokens rw", "out r")),
     "score": ("score", ("args r", "logits r", "score_ids r", "score w")),
 }
-EXPORTS = (*KERNELS, "__heap_base")
+EXPORTS = (*KERNELS, "__heap_base", "__stack_pointer")
+MAX_MEMORY = "-Wl,--max-memory=4294901760"  # without it the module is one thread's
 ACCESS = {"r": "read", "w": "write", "rw": "read_write"}
 
 
@@ -206,7 +207,9 @@ def _target(name: str, models: tuple[Model, ...], files, sources: dict[str, tupl
     )
 
 
-def compile_wasm(source: Path, into: Path, *, exports: tuple[str, ...] = EXPORTS) -> None:
+def compile_wasm(
+    source: Path, into: Path, *, exports: tuple[str, ...] = EXPORTS, flags: tuple[str, ...] = (MAX_MEMORY,)
+) -> None:
     """A freestanding module that imports its memory and exports every kernel."""
     exported = [f"-Wl,--export={name}" for name in exports]
     command = [
@@ -220,7 +223,7 @@ def compile_wasm(source: Path, into: Path, *, exports: tuple[str, ...] = EXPORTS
         "-msimd128",
         "-nostdlib",
     ]
-    link = ["-Wl,--no-entry", "-Wl,--import-memory", *exported]
+    link = ["-Wl,--no-entry", "-Wl,--import-memory", *flags, *exported]
     subprocess.run([*command, *link, "-o", str(into), str(source)], check=True, capture_output=True)
 
 

@@ -5,10 +5,10 @@ import { test } from "node:test";
 
 import { readManifest } from "../../web/executor/bundle.js";
 import { ArtifactError, ContractError, DeviceFault, asSpecdecError, errorFromJson, withTimeout } from "../../web/executor/faults.js";
-import { hostRange, hostTensors, toNumbers } from "../../web/executor/layout.js";
+import { allReads, hostRange, hostTensors, pagesIn, toNumbers } from "../../web/executor/layout.js";
 import { sha256, sha256Plain } from "../../web/executor/sha256.js";
 import { Fraction, parseStrict } from "../../web/executor/strict_json.js";
-import { hasWasmFeature, importedMemory, requireWasmFeatures } from "../../web/executor/wasm_binary.js";
+import { hasWasmFeature, importedMemory, requireWasmFeatures, withSharedMemory } from "../../web/executor/wasm_binary.js";
 import { ByteMap, StreamDecoder } from "../../web/worker/byte_map.js";
 
 test("the plain SHA-256 is the browser's", async () => {
@@ -77,6 +77,22 @@ test("the host touches only ranges of host tensors", () => {
   assert.deepEqual(toNumbers(Float32Array.of(1.5, NaN, Infinity)), [1.5, null, null]);
 });
 
+test("pages of K and V, together or apart, and contexts of one page", () => {
+  const tensor = (shape, dtype = "float32") => ({ name: "kv", buffer: 0, offset: 0, dtype, shape });
+  const one = (start, pageBytes) => ({ name: "kv", start, pageBytes });
+  assert.deepEqual(pagesIn(tensor([32, 3, 64, 64]), 2, 32), [one(0, 4 * 3 * 64 * 64)]);
+  assert.deepEqual(pagesIn(tensor([2, 16, 2, 256], "uint32"), 3, 16), [one(0, 2048), one(16 * 2048, 2048)]);
+  assert.deepEqual(pagesIn(tensor([2, 2, 2, 256], "uint32"), 2, 2), [one(0, 4096)]); // all of it, whichever axis is which
+  assert.deepEqual(pagesIn(tensor([2048], "uint32"), 5, 128), [one(0, 64)]);
+});
+
+test("what is read after every call comes before what is read at the end", () => {
+  const each = [["target.out", 0, 2]];
+  const reads = [["tokens", 3, 1]];
+  assert.deepEqual(allReads({ kind: "verify", writes: [], calls: ["a", "b"], reads, each }), [...each, ...each, ...reads]);
+  assert.deepEqual(allReads({ kind: "verify", writes: [], calls: ["a"], reads }), reads);
+});
+
 test("a WASM module's memory limits are read from its bytes", () => {
   const name = (text) => [text.length, ...Buffer.from(text)];
   const module = (...memory) => {
@@ -84,8 +100,13 @@ test("a WASM module's memory limits are read from its bytes", () => {
     return Uint8Array.from([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0, 1, 4, 1, 0x60, 0, 0, 2, imports.length, ...imports]);
   };
   assert.ok(WebAssembly.validate(module(1, 3, 0x80, 2)));
-  assert.deepEqual(importedMemory(module(1, 3, 0x80, 2)), { minPages: 3, maxPages: 256, shared: false });
-  assert.deepEqual(importedMemory(module(0, 17)), { minPages: 17, maxPages: null, shared: false });
+  const flagsAt = module(0, 17).length - 2;
+  assert.deepEqual(importedMemory(module(1, 3, 0x80, 2)), { minPages: 3, maxPages: 256, shared: false, flagsAt });
+  assert.deepEqual(importedMemory(module(0, 17)), { minPages: 17, maxPages: null, shared: false, flagsAt });
+  const shared = withSharedMemory(module(1, 3, 0x80, 2));
+  assert.ok(shared && WebAssembly.validate(shared));
+  assert.equal(importedMemory(shared).shared, true);
+  assert.equal(withSharedMemory(module(0, 17)), null);
   assert.throws(() => importedMemory(module(0, 17).subarray(0, 14)), ArtifactError);
   assert.throws(() => importedMemory(module(0, 17).subarray(0, 30)), ArtifactError);
   assert.ok(hasWasmFeature("simd128"));

@@ -3,7 +3,7 @@
 import json
 
 from specdec_runtime.plan import load_plan
-from specdec_tools.bench import main
+from specdec_tools.bench import COLUMNS, main
 
 
 def test_a_packed_folder_is_complete(tiny_bundle, tmp_path, capsys):
@@ -41,3 +41,17 @@ def test_a_saved_result_is_shown(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "| target.verify_1 | 1 | 10 | 2.000 | 500 | 50% |" in out
     assert "linear_m1" in out and "plain" in out
+    assert main(["show", str(path), "--plot", str(tmp_path / "a.svg")]) == 0
+    drawn = (tmp_path / "a.svg").read_text()
+    assert "target.verify_1" in drawn and ">2.5</text>" in drawn
+
+
+def test_a_report_of_run_is_shown_and_drawn(tmp_path, capsys):
+    values = {key: None for key, _ in COLUMNS} | {"tokens_per_s": 100.0, "prefill_tokens_per_s": 250.0}
+    rows = [{**values, "backend": backend, "drafter": "off"} for backend in ("native", "wasm")]
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"devices": {}, "rows": rows}))
+    assert main(["show", str(path), "--plot", str(tmp_path / "b.svg")]) == 0
+    assert "| wasm | off | 100.0 | 250.0 |" in capsys.readouterr().out
+    drawn = (tmp_path / "b.svg").read_text()
+    assert drawn.count(">native, off</text>") == 2 and drawn.count(">250</text>") == 2

@@ -62,7 +62,8 @@ def test_result_has_every_field(rig: BrowserRig, session: PageSession) -> None:
         "mode", "drafter", "num_cycles", "num_drafted", "num_accepted", "num_evaluated", "num_target_passes",
         "num_draft_passes", "fallbacks", "plain_steps",
     }  # fmt: skip
-    assert set(result["device"]) == {"backend", "adapter", "self_test"}
+    of_cpu = {"threads", "threads_reason"} if session.options.backend == "wasm" else set()
+    assert set(result["device"]) == {"backend", "adapter", "self_test", *of_cpu}
     assert set(result["device"]["self_test"]) == {"verdict", "passes", "ms", "mismatches"}
 
 

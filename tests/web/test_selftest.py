@@ -15,7 +15,7 @@ pytestmark = pytest.mark.browser
 
 PROMPTS = ([5, 9, 17, 5, 9, 17, 5, 9, 17, 5], list(range(3, 40)))
 DRAFTED = (("ngram", 4), ("model", 3))
-LOGITS, KEYS, FAKE_KV = "target.logits", "target.k.0", "target.kv"
+LOGITS, KEYS, FAKE_KV = "target.logits", "target.kv.0", "target.kv"
 
 # name -> (program -> what of it is changed for which rows, verdict)
 MUTANTS = {

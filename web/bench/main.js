@@ -8,7 +8,7 @@ import { findAdapter } from "../executor/device.js";
 import { loadPlan } from "../executor/plan.js";
 import { WebGpuExecutor } from "../executor/webgpu.js";
 import { fillWeights } from "./fill.js";
-import { measureKernels, measurePasses, measureRead, measureRounds, measureStep } from "./measure.js";
+import { measureFloor, measureKernels, measurePasses, measureRead, measureRounds, measureStep } from "./measure.js";
 
 /** @param {string} path @param {unknown} body */
 async function post(path, body) {
@@ -23,6 +23,12 @@ async function post(path, body) {
 function log(text) {
   const out = document.getElementById("log");
   if (out) out.textContent += `\n${text}`;
+}
+
+/** @param {URLSearchParams} query @returns {{programs: RegExp, kernels: RegExp}} which kernels to measure */
+function kernelChoice(query) {
+  const programs = query.get("programs") ?? "^target\\.(verify_[18]|prefill)$";
+  return { programs: new RegExp(programs), kernels: new RegExp(query.get("kernels") ?? ".") };
 }
 
 /** @param {URLSearchParams} query */
@@ -45,6 +51,8 @@ async function run(query) {
     tries: Number(query.get("tries") ?? 7),
     repeats: Number(query.get("repeats") ?? 4),
   };
+  const parts = (query.get("parts") ?? "passes,step,rounds,kernels").split(",");
+  const has = (/** @type {string} */ part) => parts.includes(part);
   const result = {
     name: plan.name,
     adapter: executor.info.adapter,
@@ -53,11 +61,12 @@ async function run(query) {
     fill_ms: filled - began,
     pipelines_ms: readyMs,
     resident_bytes: target.buffers.reduce((sum, { bytes }) => sum + bytes, 0),
+    floor_us: await measureFloor(executor),
     read: await measureRead(executor),
-    passes: await measurePasses(executor, plan, options),
-    step: await measureStep(executor, plan, options),
-    rounds: await measureRounds(executor, plan, options),
-    kernels: query.get("kernels") === "0" ? [] : await measureKernels(executor, plan, options),
+    passes: has("passes") ? await measurePasses(executor, plan, options) : [],
+    step: has("step") ? await measureStep(executor, plan, options) : [],
+    rounds: has("rounds") ? await measureRounds(executor, plan, options) : [],
+    kernels: has("kernels") ? await measureKernels(executor, plan, options, kernelChoice(query)) : [],
   };
   executor.close();
   return result;

@@ -40,6 +40,28 @@ async function slope(executor, encode, repeats, tries) {
   return (many - few) / (2 * repeats);
 }
 
+/** Microseconds of a dispatch that does nothing but depend on the one before: what every kernel costs at least. @param {WebGpuExecutor} executor */
+export async function measureFloor(executor) {
+  const { device } = executor;
+  const code = await (await fetch(new URL("../shaders/bench_floor.wgsl", import.meta.url))).text();
+  const module = device.createShaderModule({ code });
+  const word = device.createBuffer({ size: 16, usage: GPUBufferUsage.STORAGE });
+  const made = ["one", "two"].map(async (entryPoint) => {
+    const pipeline = await device.createComputePipelineAsync({ layout: "auto", compute: { module, entryPoint } });
+    const entries = [{ binding: 0, resource: { buffer: word } }];
+    return { pipeline, group: device.createBindGroup({ layout: pipeline.getBindGroupLayout(0), entries }) };
+  });
+  const alternating = await Promise.all(made);
+  const encode = (/** @type {GPUComputePassEncoder} */ pass) => {
+    for (const { pipeline, group } of alternating) {
+      pass.setPipeline(pipeline);
+      pass.setBindGroup(0, group);
+      pass.dispatchWorkgroups(1);
+    }
+  };
+  return (1000 / 2) * (await slope(executor, encode, 200, 5));
+}
+
 /** Read speed over all weight buffers, GB/s: what a weight-bound kernel is compared with. @param {WebGpuExecutor} executor */
 export async function measureRead(executor) {
   const { device, target, buffers } = executor;
@@ -61,7 +83,7 @@ export async function measureRead(executor) {
       pass.dispatchWorkgroups(2048);
     }
   };
-  const ms = await slope(executor, encode, 4, 5);
+  const ms = await slope(executor, encode, Math.min(200, Math.max(4, Math.ceil(8e9 / bytes))), 5); // long enough for a slope
   return { bytes, ms, gb_per_s: bytes / ms / 1e6 };
 }
 
@@ -77,11 +99,10 @@ function prepare(executor, plan, start, rows) {
   executor.write({ kind: "verify", writes, calls: [], reads: [] });
 }
 
-/** Bytes of the weights a program reads. @param {WebGpuExecutor} executor @param {string} name */
-function weightBytes(executor, name) {
+/** Bytes of the weights that dispatches read. @param {WebGpuExecutor} executor @param {{tensors: number[]}[]} dispatches */
+function weightBytes(executor, dispatches) {
   const { target } = executor;
-  const program = target.programs.find((each) => each.name === name);
-  const used = new Set((program?.dispatches ?? []).flatMap(({ tensors }) => tensors));
+  const used = new Set(dispatches.flatMap(({ tensors }) => tensors));
   let bytes = 0;
   for (const index of used) {
     const tensor = target.tensors[index];
@@ -102,7 +123,7 @@ export async function measurePasses(executor, plan, options) {
       width: program.width,
       dispatches: program.dispatches.length,
       ms,
-      weight_bytes: weightBytes(executor, program.name),
+      weight_bytes: weightBytes(executor, program.dispatches),
     });
   }
   return rows;
@@ -136,18 +157,18 @@ export async function measureRounds(
   return kinds.map((kind, at) => ({ ...kind, ms: best[at] }));
 }
 
-/** Microseconds of each kernel: all its dispatches in a program back to back (other layers, other weights), by slope. */
-export async function measureKernels(
-  /** @type {WebGpuExecutor} */ executor,
-  /** @type {Plan} */ plan,
-  /** @type {Options} */ options,
-) {
+/**
+ * Microseconds of each kernel: all its dispatches in a program back to back (other layers, other weights), by slope.
+ * @param {WebGpuExecutor} executor @param {Plan} plan @param {Options} options @param {{programs: RegExp, kernels: RegExp}} choice
+ */
+export async function measureKernels(executor, plan, options, choice) {
   const rows = [];
   for (const program of executor.target.programs) {
-    if (!/target\.(verify_[18]|prefill)$/.test(program.name)) continue;
+    if (!choice.programs.test(program.name)) continue;
     prepare(executor, plan, options.start, program.width);
     const dispatches = executor.programs.get(program.name) ?? [];
     for (const kernel of new Set(program.dispatches.map((each) => each.kernel))) {
+      if (!choice.kernels.test(executor.target.kernels[kernel].name)) continue;
       const mine = dispatches.filter((_, i) => program.dispatches[i].kernel === kernel);
       const encode = (/** @type {GPUComputePassEncoder} */ pass) => {
         pass.setPipeline(mine[0].pipeline);
@@ -159,7 +180,8 @@ export async function measureKernels(
       const repeats = Math.max(1, Math.round((100 * options.repeats) / mine.length));
       const ms = await slope(executor, encode, Math.min(repeats, 200), 3);
       const { name, params } = executor.target.kernels[kernel];
-      rows.push({ program: program.name, kernel: name, params, count: mine.length, us: (1000 * ms) / mine.length });
+      const bytes = weightBytes(executor, program.dispatches.filter((each) => each.kernel === kernel)) / mine.length;
+      rows.push({ program: program.name, width: program.width, kernel: name, params, count: mine.length, us: (1000 * ms) / mine.length, bytes });
     }
   }
   return rows;

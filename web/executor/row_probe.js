@@ -5,14 +5,14 @@
 // load leaves it: state and KV hold zeros, nothing of the probe is left.
 
 import { ArtifactError } from "./faults.js";
-import { alignUp } from "./layout.js";
+import { alignUp, pagesIn } from "./layout.js";
 
 /** @typedef {import("./webgpu.js").WebGpuExecutor} WebGpuExecutor */
 /** @typedef {import("./types.js").PlanModel} PlanModel */
 /** @typedef {import("./selftest.js").Pass} Pass */
 /** @typedef {import("./selftest.js").Span} Span */
 /** @typedef {import("./selftest.js").Difference} Difference */
-/** @typedef {{name: string, buffer: number, offset: number, pageBytes: number, at: number}} Paged at: its place in the memory of KV */
+/** @typedef {{name: string, start: number, pageBytes: number, at: number}} Pages of K or V: from byte `start` of a tensor on; kept at `at` */
 
 const SHADER = new URL("../vendor/shaders/compare.wgsl", import.meta.url);
 const MAX_ROWS = 16; // of a span whose logits are compared
@@ -35,16 +35,16 @@ export class RowProbe {
     this.model = model;
     this.device = executor.device;
     const { target } = executor;
-    this.maxPages = Math.ceil(MAX_SPAN / model.page_size) + 1;
+    this.maxPages = Math.min(Math.ceil(MAX_SPAN / model.page_size) + 1, model.num_pages);
     this.kvBytes = 0;
-    /** @type {Paged[]} */
+    /** @type {Pages[]} */
     this.kv = [];
-    for (const { name, buffer, offset } of target.tensors) {
-      if (target.buffers[buffer].lifetime !== "kv" || !name.startsWith("target.")) continue;
-      const bytes = executor.tensors.get(name)?.bytes ?? 0;
-      const pageBytes = bytes / model.num_pages; // a page's bytes lie together
-      this.kv.push({ name, buffer, offset, pageBytes, at: this.kvBytes });
-      this.kvBytes += alignUp(this.maxPages * pageBytes, 256);
+    for (const tensor of target.tensors) {
+      if (target.buffers[tensor.buffer].lifetime !== "kv" || !tensor.name.startsWith("target.")) continue;
+      for (const pages of pagesIn(tensor, this.maxPages, model.num_pages)) {
+        this.kv.push({ ...pages, at: this.kvBytes });
+        this.kvBytes += alignUp(this.maxPages * pages.pageBytes, 256);
+      }
     }
     /** @type {GPUBuffer[]} */
     this.made = [];
@@ -144,7 +144,8 @@ export class RowProbe {
 
   /** @param {Span} span @returns {[number, number]} its first page, and how many */
   pagesOf({ from, to }) {
-    const size = this.model.page_size;
+    const { page_size: size, num_pages: all } = this.model;
+    if (this.maxPages === all) return [0, all];
     const first = Math.floor(from / size);
     return [first, Math.ceil(to / size) - first];
   }
@@ -162,10 +163,10 @@ export class RowProbe {
     }
     const encoder = this.device.createCommandEncoder();
     const [first, count] = this.pagesOf(span);
-    for (const { name, pageBytes, at } of this.kv) {
+    for (const { name, start, pageBytes, at } of this.kv) {
       const kv = this.place(name);
       const pages = /** @type {GPUBuffer} */ (this.pages);
-      encoder.copyBufferToBuffer(kv.buffer, kv.offset + first * pageBytes, pages, at, count * pageBytes);
+      encoder.copyBufferToBuffer(kv.buffer, kv.offset + start + first * pageBytes, pages, at, count * pageBytes);
     }
     this.device.queue.submit([encoder.finish()]);
     await this.readCounts();
@@ -195,9 +196,9 @@ export class RowProbe {
   async differences(span, passes, withLogits) {
     const { padded_vocab: columns, vocab_size: used } = this.model;
     const [first, count] = this.pagesOf(span);
-    this.kv.forEach(({ pageBytes }, i) => {
+    this.kv.forEach(({ start, pageBytes }, i) => {
       const words = (count * pageBytes) / 4;
-      this.writeJob(1 + i, [(first * pageBytes) / 4, 0, words, words, words, MAX_ROWS + i]);
+      this.writeJob(1 + i, [(start + first * pageBytes) / 4, 0, words, words, words, MAX_ROWS + i]);
     });
     for (const pass of passes) {
       const row = pass.start - span.from;

@@ -53,9 +53,16 @@ export function sha256Plain(bytes) {
   return [...state].map((word) => word.toString(16).padStart(8, "0")).join("");
 }
 
-/** @param {Uint8Array<ArrayBuffer>} bytes @returns {Promise<string>} */
+/**
+ * crypto.subtle refuses shared memory: of such bytes it gets a copy, which is given back at once rather than when garbage is next collected.
+ * @param {Uint8Array<ArrayBuffer>} bytes
+ * @returns {Promise<string>}
+ */
 export async function sha256(bytes) {
   if (!globalThis.crypto?.subtle) return sha256Plain(bytes);
-  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  const isPlain = bytes.buffer instanceof ArrayBuffer;
+  const plain = isPlain ? bytes : new Uint8Array(bytes);
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", plain));
+  if (!isPlain) /** @type {any} */ (plain.buffer).transfer?.(0);
   return [...digest].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

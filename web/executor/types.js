@@ -33,7 +33,7 @@
  * @typedef {{kind: string, writes: Write[], calls: string[], reads: Read[], each?: Read[]}} Submit each: read after every call
  * @typedef {{values: number[][], ms: number[]}} Readback
  * @typedef {{
- *   info: {backend: string, adapter: string, self_test?: object},
+ *   info: {backend: string, adapter: string, self_test?: object, threads?: number, threads_reason?: string},
  *   plainSteps: number,
  *   weightSpace: (buffer: number, offset: number, bytes: number) => Uint8Array<ArrayBuffer>,
  *   weightsArrived: (buffer: number, offset: number, space: Uint8Array<ArrayBuffer>) => void,

@@ -1,15 +1,25 @@
-// The WASM executor: one linear memory, every program a prebuilt list of [function, pointers].
+// The WASM executor: one linear memory, every program a prebuilt list of tickets (wasm_programs.js), run by this thread
+// alone or with helper threads over the same memory, shared (wasm_team.js).
 //
 // Does not know: what the kernels compute, who asks. Invariants: every buffer's place is fixed before the module
-// runs; memory that the module did not get from us (its data and stack, below __heap_base) is never ours; submit is
-// synchronous and allocates no linear memory; KV and state begin as zeros (a new memory is zero-filled).
+// runs; memory that the module did not get from us (its data and stack, below __heap_base) is never ours; the module
+// has constants but no variables, so instances share buffers only; each thread has a stack; submit is synchronous and
+// allocates no linear memory; KV and state begin as zeros (a new memory is zero-filled); results are the same bits
+// whatever the number of threads.
 
 import { ArtifactError, ContractError, DeviceFault } from "./faults.js";
 import { alignUp, hostRange, hostTensors, megabytes, toNumbers } from "./layout.js";
-import { importedMemory, requireWasmFeatures } from "./wasm_binary.js";
+import { importedMemory, requireWasmFeatures, withSharedMemory } from "./wasm_binary.js";
+import { bindPrograms, listPrograms } from "./wasm_programs.js";
+import { lead, makeControl } from "./wasm_team.js";
+import { chooseThreads, startHelpers } from "./wasm_threads.js";
 
 /** @typedef {import("./types.js").PlanTarget} PlanTarget */
-/** @typedef {[Function, number[]]} Step a kernel and the addresses of its arguments */
+/** @typedef {import("./wasm_binary.js").MemoryLimits} MemoryLimits */
+/** @typedef {import("./wasm_programs.js").Programs} Programs */
+/** @typedef {import("./wasm_team.js").Ticket} Ticket */
+/** @typedef {import("./wasm_threads.js").Threads} Threads */
+/** @typedef {{control: Int32Array, workers: Worker[]}} Team the helpers, and what they watch */
 
 const PAGE = 65536;
 const MAX_PAGES = 65536; // 4 GiB, the reach of an i32 pointer
@@ -21,23 +31,21 @@ function bufferBytes(target) {
 }
 
 /**
- * A memory large enough for the module and all buffers, or a refusal with numbers.
- * @param {PlanTarget} target @param {Uint8Array} moduleBytes
+ * A memory large enough for the module, all buffers and the helpers' stacks, or a refusal with numbers.
+ * @param {PlanTarget} target @param {MemoryLimits} limits @param {number} helpers
  * @returns {WebAssembly.Memory}
  */
-function makeMemory(target, moduleBytes) {
-  const limits = importedMemory(moduleBytes);
-  const pages = limits.minPages + Math.ceil((bufferBytes(target) + ALIGN) / PAGE);
+function makeMemory(target, limits, helpers) {
+  const pages = limits.minPages * (1 + helpers) + Math.ceil((bufferBytes(target) + ALIGN) / PAGE);
   const most = Math.min(MAX_PAGES, limits.maxPages ?? MAX_PAGES);
   const need = `${megabytes(pages * PAGE)} of memory are needed`;
-  if (limits.shared) throw new ArtifactError("the module wants shared memory", target.module, "Build the bundle again");
   if (pages > most) {
     throw new DeviceFault(`${need}, at most ${megabytes(most * PAGE)} can be had`, "WASM memory", "Use a smaller model");
   }
   try {
-    return new WebAssembly.Memory(
-      limits.maxPages === null ? { initial: pages } : { initial: pages, maximum: limits.maxPages },
-    );
+    // the maximum is what is needed: a browser reserves address space for it
+    const maximum = limits.maxPages === null ? {} : { maximum: pages };
+    return new WebAssembly.Memory({ initial: pages, ...maximum, ...(helpers && { shared: true }) });
   } catch (error) {
     const action = "Close other pages, or use a smaller model";
     throw new DeviceFault(`${need}, the browser refused: ${/** @type {Error} */ (error).message}`, "WASM memory", action);
@@ -82,47 +90,79 @@ function placeBuffers(target, base) {
 }
 
 /**
- * Each program as its list of steps.
- * @param {PlanTarget} target @param {WebAssembly.Exports} exports @param {number[]} addresses
- * @returns {Map<string, Step[]>}
+ * How many threads this module can have of those wanted.
+ * @param {Uint8Array<ArrayBuffer>} bytes @param {WebAssembly.Module} module @param {number | undefined} wanted
+ * @returns {Threads & {sharedBytes: Uint8Array<ArrayBuffer> | null}} sharedBytes: the module for more than one thread
  */
-function buildPrograms(target, exports, addresses) {
-  const functions = target.kernels.map(({ name, entry }) => {
-    const found = exports[entry];
-    if (typeof found === "function") return found;
-    throw new ArtifactError(`the module has no function "${entry}" for kernel ${name}`, target.module, "Build the bundle again");
+function moduleThreads(bytes, module, wanted) {
+  const chosen = chooseThreads(wanted);
+  if (chosen.threads === 1) return { ...chosen, sharedBytes: null };
+  const hasStack = WebAssembly.Module.exports(module).some(({ name }) => name === "__stack_pointer");
+  const sharedBytes = hasStack ? withSharedMemory(bytes) : null;
+  if (sharedBytes) return { ...chosen, sharedBytes };
+  return { threads: 1, reason: "the bundle's module was not built for threads", sharedBytes };
+}
+
+/**
+ * The messages that start the helpers: each has its own stack, at the end of the memory and as large as the first's.
+ * @param {WebAssembly.Module} module @param {WebAssembly.Memory} memory @param {MemoryLimits} limits
+ * @param {number} helpers @param {Programs} programs
+ */
+function helperStarts(module, memory, limits, helpers, programs) {
+  const control = makeControl();
+  const end = memory.buffer.byteLength;
+  const starts = Array.from({ length: helpers }, (_, i) => {
+    return { module, memory, stackTop: end - i * limits.minPages * PAGE, control, programs };
   });
-  const pointers = target.tensors.map((tensor) => addresses[tensor.buffer] + tensor.offset);
-  return new Map(
-    target.programs.map((program) => [
-      program.name,
-      program.dispatches.map(({ kernel, tensors }) => [functions[kernel], tensors.map((index) => pointers[index])]),
-    ]),
-  );
+  return { control, starts };
 }
 
 export class WasmExecutor {
-  /** @param {PlanTarget} target @param {WebAssembly.Memory} memory @param {WebAssembly.Exports} exports */
-  constructor(target, memory, exports) {
-    const addresses = placeBuffers(target, heapBase(exports, target.module));
+  /**
+   * @param {PlanTarget} target @param {WebAssembly.Memory} memory @param {number[]} addresses
+   * @param {Ticket[][]} programs @param {Team | null} team @param {Threads} threads
+   */
+  constructor(target, memory, addresses, programs, team, { threads, reason }) {
+    const adapter = `WebAssembly ${target.features.join(" ")}`.trim();
     /** @type {import("./types.js").Executor["info"]} */
-    this.info = { backend: "wasm", adapter: `WebAssembly ${target.features.join(" ")}`.trim() };
+    this.info = { backend: "wasm", adapter, threads, threads_reason: reason };
     this.plainSteps = 1; // a submit costs nothing here
     this.memoryBytes = memory.buffer.byteLength;
     this.memory = /** @type {ArrayBuffer} */ (memory.buffer);
     this.addresses = addresses;
     this.tensors = hostTensors(target);
-    this.programs = buildPrograms(target, exports, addresses);
+    this.programs = programs;
+    this.indices = new Map(target.programs.map(({ name }, index) => [name, index]));
+    this.team = team;
+    /** What ended the executor. @type {DeviceFault | null} */
+    this.fault = null;
   }
 
-  /** @param {PlanTarget} target @param {Uint8Array<ArrayBuffer>} moduleBytes @returns {Promise<WasmExecutor>} */
-  static async create(target, moduleBytes) {
+  /**
+   * @param {PlanTarget} target @param {Uint8Array<ArrayBuffer>} moduleBytes
+   * @param {{threads?: number}} [options] threads: as many as wanted; left out, the machine's, up to 4
+   * @returns {Promise<WasmExecutor>}
+   */
+  static async create(target, moduleBytes, options = {}) {
     requireWasmFeatures(target.features);
-    const module = await compile(moduleBytes, target.module);
-    checkImports(module, target.module);
-    const memory = makeMemory(target, moduleBytes);
-    const instance = await WebAssembly.instantiate(module, { env: { memory } });
-    return new WasmExecutor(target, memory, instance.exports);
+    const plain = await compile(moduleBytes, target.module);
+    checkImports(plain, target.module);
+    const limits = importedMemory(moduleBytes);
+    if (limits.shared) throw new ArtifactError("the module wants shared memory", target.module, "Build the bundle again");
+    const { sharedBytes, ...wanted } = moduleThreads(moduleBytes, plain, options.threads);
+    const helpers = wanted.threads - 1;
+    const module = sharedBytes ? await compile(sharedBytes, target.module) : plain;
+    const memory = makeMemory(target, limits, helpers);
+    const { exports } = await WebAssembly.instantiate(module, { env: { memory } });
+    const addresses = placeBuffers(target, heapBase(exports, target.module));
+    const listed = listPrograms(target, addresses, wanted.threads);
+    const bound = bindPrograms(listed, exports);
+    if (helpers === 0) return new WasmExecutor(target, memory, addresses, bound, null, wanted);
+    const { control, starts } = helperStarts(module, memory, limits, helpers, listed);
+    const { workers, reason } = await startHelpers(starts);
+    if (!reason) return new WasmExecutor(target, memory, addresses, bound, { control, workers }, wanted);
+    const alone = bindPrograms(listPrograms(target, addresses, 1), exports);
+    return new WasmExecutor(target, memory, addresses, alone, null, { threads: 1, reason });
   }
 
   /** The bytes of a weight buffer themselves: a download lands in place. */
@@ -144,19 +184,24 @@ export class WasmExecutor {
 
   /** @param {string} call runs one program @returns {number} its milliseconds */
   run(call) {
-    const steps = this.programs.get(call);
-    if (!steps) throw new ContractError(`there is no program "${call}"`, "submit");
+    const index = this.indices.get(call);
+    if (index === undefined) throw new ContractError(`there is no program "${call}"`, "submit");
     const start = performance.now();
     try {
-      for (const [kernel, pointers] of steps) kernel(...pointers);
+      if (this.team) lead(this.team.control, index, this.programs[index]);
+      else for (const { kernel, args } of this.programs[index]) kernel(...args);
     } catch (error) {
-      throw new DeviceFault(`a kernel failed: ${/** @type {Error} */ (error).message}`, call, "Load the bundle again");
+      const { message } = /** @type {Error} */ (error);
+      this.fault = new DeviceFault(`a kernel failed: ${message}`, call, "Load the bundle again");
+      this.close(); // helpers may still be inside the program
+      throw this.fault;
     }
     return performance.now() - start;
   }
 
   /** @param {import("./types.js").Submit} batch @returns {import("./types.js").Readback} */
   submit(batch) {
+    if (this.fault) throw this.fault;
     for (const [name, offset, values] of batch.writes) {
       this.view(hostRange(this.tensors, name, offset, values.length), offset, values.length).set(values);
     }
@@ -174,6 +219,9 @@ export class WasmExecutor {
   }
 
   close() {
-    this.programs.clear();
+    for (const worker of this.team?.workers ?? []) worker.terminate();
+    this.team = null;
+    this.programs = [];
+    this.fault ??= new DeviceFault("the executor is closed", "WASM", "Load the bundle again");
   }
 }

@@ -1,11 +1,17 @@
 // Reads from a WASM module's bytes the one thing that the JavaScript API does not tell: the limits of the memory
-// it imports, so that the memory can be made before the module is instantiated.
+// it imports, so that the memory can be made before the module is instantiated; and makes that import a shared one.
+//
+// Why one byte is enough for threads: plain loads and stores are valid on a shared memory, and whatever orders the
+// threads lies outside the module (wasm_team.js). So one module serves one thread and many.
 //
 // Also the feature tests: can this browser run a module that uses a given WASM proposal?
 
 import { ArtifactError, DeviceFault } from "./faults.js";
 
-/** @typedef {{minPages: number, maxPages: number | null, shared: boolean}} MemoryLimits */
+/** @typedef {{minPages: number, maxPages: number | null, shared: boolean, flagsAt: number}} MemoryLimits */
+
+const HAS_MAXIMUM = 1;
+const SHARED = 2;
 
 class Cursor {
   /** @param {Uint8Array} bytes @param {number} at */
@@ -35,9 +41,10 @@ class Cursor {
 
   /** @returns {MemoryLimits} */
   limits() {
+    const flagsAt = this.at;
     const flags = this.number();
     const minPages = this.number();
-    return { minPages, maxPages: flags & 1 ? this.number() : null, shared: (flags & 2) !== 0 };
+    return { minPages, maxPages: flags & HAS_MAXIMUM ? this.number() : null, shared: (flags & SHARED) !== 0, flagsAt };
   }
 }
 
@@ -75,6 +82,19 @@ export function importedMemory(bytes) {
     break;
   }
   throw new ArtifactError("the module does not import env.memory", "kernels.wasm", "Build the bundle again");
+}
+
+/**
+ * The module with its memory import declared shared; null where the import names no maximum, which a shared one must.
+ * @param {Uint8Array<ArrayBuffer>} bytes
+ * @returns {Uint8Array<ArrayBuffer> | null}
+ */
+export function withSharedMemory(bytes) {
+  const { maxPages, flagsAt } = importedMemory(bytes);
+  if (maxPages === null) return null;
+  const patched = bytes.slice();
+  patched[flagsAt] = HAS_MAXIMUM | SHARED;
+  return patched;
 }
 
 /** One body for each feature, valid only where the feature exists. @type {Record<string, number[]>} */

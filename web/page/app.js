@@ -34,14 +34,20 @@ function offerLoad() {
   input("bundle").value = address;
 }
 
-/** @param {string} url @param {string} backend */
-async function load(url, backend) {
+/** What the address asks for. */
+function loadOptions() {
+  const threads = query.get("threads");
+  return { backend: query.get("backend") ?? "auto", ...(threads !== null && { threads: Number(threads) }) };
+}
+
+/** @param {string} url */
+async function load(url) {
   hideFault();
   address = url;
   element("open").hidden = true;
   showProgress({ stage: "start" });
   try {
-    const loaded = await client.load(url, { backend, onProgress: showProgress });
+    const loaded = await client.load(url, { ...loadOptions(), onProgress: showProgress });
     showLoaded(loaded);
     const hasDraft = loaded.model.roles.includes("draft");
     for (const option of element("drafter").querySelectorAll("option")) {
@@ -192,7 +198,7 @@ function listen() {
   });
   element("open").addEventListener("submit", (event) => {
     event.preventDefault();
-    void load(input("bundle").value, query.get("backend") ?? "auto");
+    void load(input("bundle").value);
   });
   element("stop").addEventListener("click", () => client.cancel());
   element("new-chat").addEventListener("click", newChat);
@@ -204,5 +210,5 @@ function listen() {
 Object.assign(window, { specdec: client });
 listen();
 const bundle = query.get("bundle");
-if (bundle) void load(bundle, query.get("backend") ?? "auto");
+if (bundle) void load(bundle);
 else if (!query.has("idle")) offerLoad();

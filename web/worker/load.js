@@ -88,10 +88,10 @@ async function downloadWeights(bundle, executor, shards, onBytes) {
   await Promise.all(lanes);
 }
 
-/** @param {Choice} choice @param {Uint8Array<ArrayBuffer>} module @param {boolean} timestamps @returns {Promise<Executor>} */
-async function makeExecutor({ adapter, target }, module, timestamps) {
-  if (adapter) return WebGpuExecutor.create(adapter, target, module, { timestamps });
-  return WasmExecutor.create(target, module);
+/** @param {Choice} choice @param {Uint8Array<ArrayBuffer>} module @param {LoadOptions} options @returns {Promise<Executor>} */
+async function makeExecutor({ adapter, target }, module, { timestamps, threads }) {
+  if (adapter) return WebGpuExecutor.create(adapter, target, module, { timestamps: timestamps === true });
+  return WasmExecutor.create(target, module, { threads });
 }
 
 /** Progress of one load: bytes of all files that this backend needs, and kernels made ready. */
@@ -124,7 +124,7 @@ class Meter {
   }
 }
 
-/** @typedef {{backend?: string, timestamps?: boolean, selftest?: boolean | "full"}} LoadOptions */
+/** @typedef {{backend?: string, timestamps?: boolean, threads?: number, selftest?: boolean | "full"}} LoadOptions */
 /** @typedef {import("../executor/selftest.js").Programs} Programs */
 /** @typedef {{text: BundleText, executor: Executor, programs: Programs, report: Record<string, any>}} Loaded */
 
@@ -169,7 +169,7 @@ async function loadOn(bundle, plan, choice, options, onProgress) {
   meter.total = [...small, ...shards.map((shard) => shard.path)].reduce((sum, path) => sum + bundle.file(path).bytes, 0);
   const count = meter.add.bind(meter);
   const module = await bundle.bytes(target.module, count);
-  const executor = await makeExecutor(choice, module, options.timestamps === true);
+  const executor = await makeExecutor(choice, module, options);
   const loadText = async () => {
     const tokenizer = await bundle.text("tokenizer.json", count);
     const template = hasTemplate ? await bundle.text("chat_template.jinja", count) : null;

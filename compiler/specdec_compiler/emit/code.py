@@ -18,15 +18,17 @@ from ..passes.lower import Wgsl, build_cpu, build_gpu
 from ..targets import native_target, wasm_target
 
 STACK_BYTES = 1 << 18
+MAX_MEMORY_BYTES = 1 << 32
 Instances = Mapping[str, tuple[str, Params]]  # kernel name -> (op, params)
 
 
 def build_wasm(kernels: Instances) -> bytes:
     """One WASM module exporting a function per kernel; it imports only its memory."""
-    exports = [f"--export={name}" for name in (*kernels, "__heap_base")]
+    exports = [f"--export={name}" for name in (*kernels, "__heap_base", "__stack_pointer")]
     flags = [
         "--no-entry",
         "--import-memory",
+        f"--max-memory={MAX_MEMORY_BYTES}",
         "--stack-first",
         "-z",
         f"stack-size={STACK_BYTES}",
@@ -42,11 +44,14 @@ def build_native(kernels: Instances) -> bytes:
 
 def build_wgsl(kernels: Instances) -> dict[str, Wgsl]:
     """Every kernel's WGSL, by name."""
-    return {name: build_gpu(name, OPS[op].gpu(name, params)) for name, (op, params) in kernels.items()}
+    return {
+        name: build_gpu(name, OPS[op].form("gpu").build(name, params))
+        for name, (op, params) in kernels.items()
+    }
 
 
 def _link(linker: str, flags: list[str], kernels: Instances, target) -> bytes:
-    functions = {name: OPS[op].cpu(name, params) for name, (op, params) in kernels.items()}
+    functions = {name: OPS[op].form("cpu").build(name, params) for name, (op, params) in kernels.items()}
     with tempfile.TemporaryDirectory() as folder:
         source, linked = Path(folder, "kernels.o"), Path(folder, "kernels.bin")
         build_cpu(functions, target).write_to_file(str(source), "o")

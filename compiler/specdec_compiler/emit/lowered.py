@@ -108,7 +108,7 @@ def _lower(parts: tuple[Part, ...]) -> Lowered:
     text, gpu_kernels = b"", []
     for name, wgsl in kernels.items():
         body = wgsl.text.encode()
-        arg_index = {arg: i for i, (arg, _) in enumerate(OPS[gpu.instances[name][0]].args)}
+        arg_index = {arg: i for i, (arg, _) in enumerate(OPS[gpu.instances[name][0]].form("gpu").args)}
         entry = gpu.kernel(name) | {
             "entry": wgsl.entry,
             "workgroup": list(wgsl.workgroup),
@@ -120,7 +120,7 @@ def _lower(parts: tuple[Part, ...]) -> Lowered:
     grids = [list(kernels[name].grid) for name in gpu.instances]
     return Lowered(
         {
-            "cpu": cpu.describe([cpu.kernel(name) for name in cpu.instances], None),
+            "cpu": cpu.describe([cpu.kernel(name) for name in cpu.instances], cpu.parts()),
             "gpu": gpu.describe(gpu_kernels, grids),
         },
         wasm,
@@ -144,12 +144,12 @@ class _Target:
     def add_part(self, part: Part) -> None:
         for program in part_programs(part):
             planned = run_phases(program.build(), self.target)
-            read = read_program(planned, part.role, part.weights, program.results)
+            read = read_program(planned, self.target, part.role, part.weights, program.results)
             self.programs.append((program.name, part.role, program.width, read))
 
     def kernel(self, name: str) -> dict[str, Any]:
         op, params = self.instances[name]
-        args = OPS[op].args
+        args = OPS[op].form(self.target).args
         return {
             "name": name,
             "op": op,
@@ -162,7 +162,11 @@ class _Target:
             "bindings": list(range(len(args))),
         }
 
-    def describe(self, kernels: list[dict[str, Any]], grids: list[list[int]] | None) -> dict[str, Any]:
+    def parts(self) -> list[list[int]]:
+        """The CPU's grids: into how many parts each kernel may be cut."""
+        return [[OPS[op].form("cpu").parts(params), 1, 1] for op, params in self.instances.values()]
+
+    def describe(self, kernels: list[dict[str, Any]], grids: list[list[int]]) -> dict[str, Any]:
         index = {name: i for i, name in enumerate(self.instances)}
         scratch: list[int] = []
         programs = []
@@ -174,8 +178,6 @@ class _Target:
                 places = [
                     place.name or [place.storage, place.dtype, list(place.shape)] for place in step.places
                 ]
-                dispatches.append(
-                    {"kernel": kernel, "places": places, "grid": grids[kernel] if grids else [1, 1, 1]}
-                )
+                dispatches.append({"kernel": kernel, "places": places, "grid": grids[kernel]})
             programs.append({"name": name, "model": role, "width": width, "dispatches": dispatches})
         return {"kernels": kernels, "programs": programs, "scratch_bytes": scratch}

@@ -73,7 +73,7 @@ class _Assembler:
         self.stored = {tensor.name: tensor for tensor in stored}
         self.state: dict[str, tuple[str, str, tuple[int, ...]]] = {}
         for part in parts:
-            self.state |= state_tensors(part)
+            self.state |= state_tensors(part, target)
         self.scratch = [
             self.buffer(f"scratch.{i}", size, "scratch")
             for i, size in enumerate(self.lowered["scratch_bytes"])
@@ -145,7 +145,7 @@ class _Assembler:
         return limits
 
 
-def state_tensors(part: Part) -> dict[str, tuple[str, str, tuple[int, ...]]]:
+def state_tensors(part: Part, target: str) -> dict[str, tuple[str, str, tuple[int, ...]]]:
     """Name -> (lifetime, dtype, shape) of everything of a model that is neither weight nor scratch."""
     c, role = part.config, part.role
     state = {
@@ -160,6 +160,10 @@ def state_tensors(part: Part) -> dict[str, tuple[str, str, tuple[int, ...]]]:
         state["target.score_ids"] = ("state", "int32", (MAX_ROWS,))
         state["target.score"] = ("state", "float32", (MAX_ROWS, 3))
     for i in range(c.num_layers):
-        state[f"{role}.k.{i}"] = ("kv", "float32", (c.num_pages, c.num_kv_heads, c.head_dim, c.page_size))
-        state[f"{role}.v.{i}"] = ("kv", "float32", (c.num_pages, c.num_kv_heads, c.page_size, c.head_dim))
+        block = (c.num_pages, c.num_kv_heads)
+        if target == "cpu":
+            state[f"{role}.k.{i}"] = ("kv", "float32", (*block, c.head_dim, c.page_size))
+            state[f"{role}.v.{i}"] = ("kv", "float32", (*block, c.page_size, c.head_dim))
+        else:  # K, then V, in words of two f16 (kernels/rope.py)
+            state[f"{role}.kv.{i}"] = ("kv", "uint32", (2, *block, c.head_dim * c.page_size // 2))
     return state

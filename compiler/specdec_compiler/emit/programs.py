@@ -45,7 +45,7 @@ class ReadProgram:
     storage_bytes: tuple[int, ...]
 
 
-def plan_name(parameter: str, role: str, weights: str) -> str:
+def plan_name(parameter: str, target: str, role: str, weights: str) -> str:
     """Relax parameter -> plan tensor: state and pages belong to the model's role, weights to whoever owns them."""
     if parameter == "state.tokens":
         return "tokens"
@@ -53,7 +53,8 @@ def plan_name(parameter: str, role: str, weights: str) -> str:
         return f"{role}.{parameter.removeprefix('state.')}"
     pages = re.fullmatch(r"layers\.(\d+)\.pages\.([kv])", parameter)
     if pages:
-        return f"{role}.{pages[2]}.{pages[1]}"
+        kind = pages[2] if target == "cpu" else "kv"  # one buffer on the GPU: passes/target_ops.py
+        return f"{role}.{kind}.{pages[1]}"
     if parameter in ("args", "logits", "score_ids"):
         return f"{role}.{parameter}"
     return f"{weights}.{weight_name(parameter)}"
@@ -64,18 +65,20 @@ def weight_name(parameter: str) -> str:
     return re.sub(r"\.(?:qkv|gate_up)\.(\w+)\.", r".\1.", parameter).removeprefix("state.")
 
 
-def read_program(module: tvm.IRModule, role: str, weights: str, results: tuple[str, ...]) -> ReadProgram:
+def read_program(
+    module: tvm.IRModule, target: str, role: str, weights: str, results: tuple[str, ...]
+) -> ReadProgram:
     """`results` names the plan tensors of the function's outputs; "" leaves an output in scratch memory."""
-    return _Reader(module["forward"], role, weights, results).read()
+    return _Reader(module["forward"], target, role, weights, results).read()
 
 
 class _Reader:
-    def __init__(self, function: Any, role: str, weights: str, results: tuple[str, ...]):
-        self.function, self.results = function, results
+    def __init__(self, function: Any, target: str, role: str, weights: str, results: tuple[str, ...]):
+        self.function, self.target, self.results = function, target, results
         names = str(function.attrs["specdec.params"]).split(",")
         self.places: dict[Any, Any] = {}
         for var, name in zip(function.params, names, strict=True):
-            self.places[var] = Place(plan_name(name, role, weights), -1, *tensor_type(var.ty))
+            self.places[var] = Place(plan_name(name, target, role, weights), -1, *tensor_type(var.ty))
         self.storages: dict[Any, int] = {}
         self.storage_bytes: list[int] = []
         self.steps: list[Step] = []
@@ -132,7 +135,7 @@ class _Reader:
         op = str(call.op.global_symbol).removeprefix(PREFIX)
         tensors = [arg for arg in call.args if isinstance(arg, relax.Var)]
         text = next(arg for arg in call.args if not isinstance(arg, relax.Var))
-        if op not in OPS or len(tensors) != len(OPS[op].args):
+        if op not in OPS or len(tensors) != len(OPS[op].form(self.target).args):
             raise ContractError(
                 f"no kernel takes {op} with {len(tensors)} buffers", "emit/programs.py", "add the kernel"
             )

@@ -18,14 +18,33 @@ Params = Mapping[str, int | str]
 
 
 @dataclass(frozen=True)
+class Form:
+    """An op on one kind of device: each buffer's name and access in order, and the builder of a PrimFunc from (name, params).
+
+    `parts`, on the CPU: into how many parts of some microseconds it may be cut (ir.Share); 1 for work too small to share.
+    """
+
+    args: tuple[tuple[str, str], ...]
+    build: Callable[[str, Params], tirx.PrimFunc]
+    parts: Callable[[Params], int] = lambda p: 1
+
+
+@dataclass(frozen=True)
 class Op:
-    """One op: `cpu` and `gpu` build a PrimFunc from (name, params); `args` gives each buffer's name and access in order."""
+    """One op. Where the two devices split the work differently, one form is None: passes/target_ops.py makes the other's ops."""
 
     name: str
-    args: tuple[tuple[str, str], ...]
-    cpu: Callable[[str, Params], tirx.PrimFunc]
-    gpu: Callable[[str, Params], tirx.PrimFunc]
+    cpu: Form | None = None
+    gpu: Form | None = None
     row_invariant: bool = True
+
+    def form(self, target: str) -> Form:
+        """The form for "cpu" or "gpu"."""
+        form = self.cpu if target == "cpu" else self.gpu
+        if form is None:
+            action = "choose ops for the target in passes/target_ops.py"
+            raise ContractError(f"{self.name} has no {target} form", "kernels", action)
+        return form
 
 
 def kernel_name(op: str, params: Params) -> str:
@@ -34,23 +53,14 @@ def kernel_name(op: str, params: Params) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", text)
 
 
+def by_row(p: Params) -> int:
+    """parts of an op whose rows are worth a part each."""
+    return int(p["m"])
+
+
 def ceil_div(a: int, b: int) -> int:
     """a / b rounded up."""
     return -(-a // b)
-
-
-def gpu_only(name: str, p: Params) -> tirx.PrimFunc:
-    """The CPU form of an op that only the GPU pipeline makes."""
-    raise ContractError(
-        f"{name} has no CPU form", "kernels", "choose ops for the target in passes/target_ops.py"
-    )
-
-
-def cpu_only(name: str, p: Params) -> tirx.PrimFunc:
-    """The GPU form of an op that only the CPU pipeline keeps."""
-    raise ContractError(
-        f"{name} has no GPU form", "kernels", "choose ops for the target in passes/target_ops.py"
-    )
 
 
 SPLIT = 256  # attention merges partial results every this many absolute positions

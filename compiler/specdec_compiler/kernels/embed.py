@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, GROUP, Op, Params
-from .ir import prim_func, store, threads, when
+from .base import ARGS, GROUP, Form, Op, Params, by_row
+from .ir import cpu_func, prim_func, store, threads, when
 
 ORDER8 = ((0, 4, 1, 5), (2, 6, 3, 7))  # byte -> k inside eight, for even and odd words of the 8-bit layout
 
@@ -74,8 +74,8 @@ def _cpu(name: str, p: Params):
     hidden, vocab, fmt = int(p["k"]), int(p["n"]), str(p["fmt"])
     groups = hidden // GROUP
 
-    def body(args, tokens, w, ws, x):
-        with T.serial(0, args[1]) as row:
+    def body(share, args, tokens, w, ws, x):
+        with share.of(args[1]) as row:
             token = T.bind(_token(args, tokens, row, vocab))
             row4 = T.bind(T.bitwise_and(token, 3))
             nb = T.bind(T.shift_right(token, 2))
@@ -85,7 +85,7 @@ def _cpu(name: str, p: Params):
                     value = _value(fmt, code, ws, nb, g, groups, row4)
                     store(x, row * hidden + g * GROUP + k, value)
 
-    return prim_func(name, _params(p, "cpu"), body)
+    return cpu_func(name, _params(p, "cpu"), body)
 
 
 def _gpu(name: str, p: Params):
@@ -118,15 +118,15 @@ def _concat_params(p: Params):
 def _concat_cpu(name: str, p: Params):
     parts = _concat_parts(p)
 
-    def body(args, *buffers):
-        with T.serial(0, args[1]) as row:
+    def body(share, args, *buffers):
+        with share.of(args[1]) as row:
             offset = 0
             for source, width in zip(buffers[:-1], parts, strict=True):
                 with T.serial(0, width) as i:
                     store(buffers[-1], row * sum(parts) + offset + i, source[row * width + i])
                 offset += width
 
-    return prim_func(name, _concat_params(p), body)
+    return cpu_func(name, _concat_params(p), body)
 
 
 def _concat_gpu(name: str, p: Params):
@@ -143,15 +143,13 @@ def _concat_gpu(name: str, p: Params):
     return prim_func(name, _concat_params(p), body)
 
 
-EMBED = Op(
-    "embed", (("args", "read"), ("tokens", "read"), ("w", "read"), ("ws", "read"), ("x", "write")), _cpu, _gpu
-)
-CONCAT2 = Op(
-    "concat2", (("args", "read"), ("x0", "read"), ("x1", "read"), ("out", "write")), _concat_cpu, _concat_gpu
-)
-CONCAT3 = Op(
-    "concat3",
-    (("args", "read"), ("x0", "read"), ("x1", "read"), ("x2", "read"), ("out", "write")),
-    _concat_cpu,
-    _concat_gpu,
-)
+_EMBED_ARGS = (("args", "read"), ("tokens", "read"), ("w", "read"), ("ws", "read"), ("x", "write"))
+
+
+def _concat_op(count: int) -> Op:
+    args = (("args", "read"), *((f"x{i}", "read") for i in range(count)), ("out", "write"))
+    return Op(f"concat{count}", Form(args, _concat_cpu, by_row), Form(args, _concat_gpu))
+
+
+EMBED = Op("embed", Form(_EMBED_ARGS, _cpu, by_row), Form(_EMBED_ARGS, _gpu))
+CONCAT2, CONCAT3 = _concat_op(2), _concat_op(3)

@@ -31,6 +31,37 @@ def prim_func(name: str, params: list[tuple[str, int, str]], body: Callable[...,
     return function.with_attr("global_symbol", name)
 
 
+class Share:
+    """A CPU kernel's share of its work: part `part` of `parts`, both passed at the call.
+
+    Every element is computed by the same operations whichever part it falls to, so bits do not depend on `parts`.
+    """
+
+    def __init__(self, part, parts):
+        self.part, self.parts = part, parts
+
+    def of(self, count):
+        """A loop over this part's run of `count` units of work that do not need each other."""
+        start = T.bind(T.truncdiv(count * self.part, self.parts))
+        return T.serial(start, T.truncdiv(count * (self.part + 1), self.parts))
+
+    def whole(self):
+        """`if` around work that is not split: the first part does all of it."""
+        return when(self.part == 0)
+
+
+def cpu_func(name: str, params: list[tuple[str, int, str]], body: Callable[..., None]) -> tirx.PrimFunc:
+    """A CPU kernel: prim_func with the scalars `part` and `parts` after its buffers; `body` gets its Share, then the buffers."""
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name(name)
+        buffers = [T.arg(arg, T.buffer((size,), dtype)) for arg, size, dtype in params]
+        part, parts = T.arg("part", T.int32()), T.arg("parts", T.int32())
+        T.func_attr({"tirx.noalias": True})
+        body(Share(part, parts), *buffers)
+    function: Any = builder.get()
+    return function.with_attr("global_symbol", name)
+
+
 def load4(buf, offset):
     """Four consecutive elements as a vector."""
     return buf[T.Ramp(offset, 1, 4)]

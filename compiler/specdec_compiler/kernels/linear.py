@@ -2,20 +2,24 @@
 
 Weights [N, K] lie in blocks of 4 rows (quantize.py): one 16-byte vector holds 4 rows, so four row sums live in the four lanes
 of one accumulator and no horizontal sum is needed. Integer sums are exact in any order; the f32 order for a row is: groups
-ascending, acc + (scale * (x_scale * dot) + minimum * x_sum). M never enters it.
+ascending on the CPU, by lane on the GPU; acc + (scale * (x_scale * dot) + minimum * x_sum). M never enters it.
+The GPU forms take what surrounds a linear with them: the factor of the RMSNorm before it (param eps), the residual sum and the
+quantization after it (linear_add_quantize), SiLU and product (gate_up_quantize).
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, GROUP, Op, Params, ceil_div
+from .base import ARGS, GROUP, Form, Op, Params, ceil_div
 from .ir import (
     F32X4,
     I32X4,
     barrier,
+    cpu_func,
     dot_i16,
     f32,
     fma,
@@ -29,63 +33,100 @@ from .ir import (
     threads,
     when,
 )
+from .quantize import ORDER, VECTORS, WORDS, WordQuantizer, codes_gpu, first_of_word, silu_mul
+from .rope import APPENDED, Appender, append_params
 
-ROW_TILE = 2  # rows that share one unpacked weight vector on the CPU: 4 spill registers in V8
+TILE = 4  # sums of one CPU loop: rows x blocks of weights. More spill in some browsers; fewer leave loads unshared
 
 
-def _weight_pairs(fmt: str, w, nb, g, groups: int):
-    """The int16x8 vectors of one group of 4 rows x 32 k, each with the position of its pair of k in the group.
+def _chunks(fmt: str) -> int:
+    """16-byte vectors of one group of 4 rows."""
+    return 4 if fmt == "q4" else 8
 
-    q4: nibble t of every 16-bit half: k = 8c + 2t, 2t + 1. q8: low and high bytes of each half (order 0 4 1 5 2 6 3 7 per 8).
+
+def _weight_pairs(fmt: str, word):
+    """The int16x8 vectors of one 16-byte vector of 4 rows, each with the place of its pair of k behind _first_k.
+
+    q4: nibble t of every 16-bit half. q8: the low and the high bytes of each half.
     """
     if fmt == "q4":
-        for chunk in range(4):
-            word = T.bind(w[T.Ramp(((nb * 4 + chunk) * groups + g) * 8, 1, 8)])
-            for t in range(4):
-                nibble = T.bitwise_and(T.shift_right(word, splat(T.int16(4 * t), 8)), splat(T.int16(15), 8))
-                yield T.bind(nibble), chunk * 8 + 2 * t
+        for t in range(4):
+            nibble = T.bitwise_and(T.shift_right(word, splat(T.int16(4 * t), 8)), splat(T.int16(15), 8))
+            yield T.bind(nibble), 2 * t
     else:
-        for chunk in range(8):
-            word = T.bind(w[T.Ramp(((nb * 8 + chunk) * groups + g) * 8, 1, 8)])
-            base = 8 * (chunk // 2) + 2 * (chunk % 2)
-            low = T.shift_right(T.shift_left(word, splat(T.int16(8), 8)), splat(T.int16(8), 8))
-            yield T.bind(low), base
-            yield T.bind(T.shift_right(word, splat(T.int16(8), 8))), base + 4
+        low = T.shift_right(T.shift_left(word, splat(T.int16(8), 8)), splat(T.int16(8), 8))
+        yield T.bind(low), 0
+        yield T.bind(T.shift_right(word, splat(T.int16(8), 8))), 4
+
+
+def _first_k(fmt: str, chunk):
+    """The first k of a chunk in its group (q8: order 0 4 1 5 | 2 6 3 7 in every eight)."""
+    if fmt == "q4":
+        return chunk * 8
+    return T.shift_right(chunk, 1) * 8 + T.bitwise_and(chunk, 1) * 2
+
+
+def _tile(m: int, blocks: int) -> tuple[int, int]:
+    """Rows and blocks of weights that share a loop: what is unpacked serves all rows, an activation all blocks."""
+    rows = min(m, TILE)
+    wide = TILE // rows
+    while blocks % wide:
+        wide //= 2
+    return rows, wide
+
+
+def _group_dots(fmt: str, w, xq, vector_at, x_at, rows: int, wide: int, iacc) -> None:
+    """iacc[row * wide + block] = the integer dots of one group.
+
+    A loop over the chunks, not unrolled: LLVM would compute one sum after the other and spill every unpacked weight.
+    """
+    for i in range(rows * wide):
+        store(iacc, i, splat(T.int32(0)))
+    with T.serial(0, _chunks(fmt)) as chunk:
+        words = [T.bind(w[T.Ramp(vector_at(b, chunk) * 8, 1, 8)]) for b in range(wide)]
+        for pairs in zip(*[_weight_pairs(fmt, word) for word in words], strict=True):
+            for r in range(rows):
+                two = xq[T.Ramp(x_at(r) + _first_k(fmt, chunk) + pairs[0][1], 1, 2)]
+                codes = T.bind(T.reinterpret("int16x8", splat(T.reinterpret("int32", two))))
+                for b, (pair, _) in enumerate(pairs):
+                    store(iacc, r * wide + b, iacc[r * wide + b] + dot_i16(pair, codes))
 
 
 def _cpu(name: str, p: Params, residual: bool):
     m, n, k, fmt = int(p["m"]), int(p["n"]), int(p["k"]), str(p["fmt"])
-    groups, blocks = k // GROUP, n // 4
-    tile = min(m, ROW_TILE)
+    groups, blocks, chunks = k // GROUP, n // 4, _chunks(fmt)
+    rows, wide = _tile(m, blocks)
+    tile = [(r, b) for r in range(rows) for b in range(wide)]
     scales = 2 if fmt == "q4" else 1
 
-    def body(args, xq, xs, w, ws, *rest):
+    def body(share, args, xq, xs, w, ws, *rest):
         out = rest[-1]
-        acc, iacc = local(tile, F32X4), local(tile, I32X4)
+        acc, iacc = local(len(tile), F32X4), local(len(tile), I32X4)
         num_rows = T.bind(args[1])
-        with T.serial(0, blocks) as nb, T.serial(0, T.truncdiv(num_rows + (tile - 1), tile)) as mt:
-            row0 = T.bind(mt * tile)
-            for r in range(tile):
-                store(acc, r, splat(f32(0)))
+        with share.of(blocks // wide) as each, T.serial(0, T.truncdiv(num_rows + (rows - 1), rows)) as step:
+            row0, block0 = T.bind(step * rows), T.bind(each * wide)
+            for i in range(len(tile)):
+                store(acc, i, splat(f32(0)))
             with T.serial(0, groups) as g:
-                for r in range(tile):
-                    store(iacc, r, splat(T.int32(0)))
-                for pair, position in _weight_pairs(fmt, w, nb, g, groups):
-                    for r in range(tile):
-                        two = xq[T.Ramp((row0 + r) * k + g * GROUP + position, 1, 2)]
-                        activations = T.reinterpret("int16x8", splat(T.reinterpret("int32", two)))
-                        store(iacc, r, iacc[r] + dot_i16(pair, activations))
-                scale = T.bind(load4(ws, (nb * scales * groups + g) * 4))
-                minimum = T.bind(load4(ws, ((nb * scales + 1) * groups + g) * 4)) if fmt == "q4" else None
-                for r in range(tile):
-                    at = ((row0 + r) * groups + g) * 2
-                    part = scale * (splat(xs[at]) * T.cast(iacc[r], F32X4))
-                    if minimum is not None:
-                        part = part + minimum * splat(xs[at + 1])
-                    store(acc, r, acc[r] + part)
-            for r in range(tile):
-                at = (row0 + r) * n + nb * 4
-                store4(out, at, load4(rest[0], at) + acc[r] if residual else acc[r])
+                _group_dots(
+                    fmt,
+                    w,
+                    xq,
+                    lambda b, chunk: ((block0 + b) * chunks + chunk) * groups + g,
+                    lambda r: (row0 + r) * k + g * GROUP,
+                    rows,
+                    wide,
+                    iacc,
+                )
+                for r, b in tile:
+                    i, x, at = r * wide + b, ((row0 + r) * groups + g) * 2, (block0 + b) * scales * groups + g
+                    term = load4(ws, at * 4) * (splat(xs[x]) * T.cast(iacc[i], F32X4))
+                    if fmt == "q4":
+                        term = term + load4(ws, (at + groups) * 4) * splat(xs[x + 1])
+                    store(acc, i, acc[i] + term)
+            for r, b in tile:
+                i, at = r * wide + b, (row0 + r) * n + (block0 + b) * 4
+                store4(out, at, load4(rest[0], at) + acc[i] if residual else acc[i])
 
     weights = blocks * groups * (32 if fmt == "q4" else 64)
     params = [
@@ -97,18 +138,35 @@ def _cpu(name: str, p: Params, residual: bool):
         *([("residual", m * n, "float32")] if residual else []),
         ("out", m * n, "float32"),
     ]
-    return prim_func(name, params, body)
+    return cpu_func(name, params, body)
 
 
-LANES = 32  # threads along K of one GPU workgroup
-STRIDE = LANES + 1  # of one output's partial sums in workgroup memory: no two outputs' in one bank
+def _cpu_parts(p: Params) -> int:
+    blocks = int(p["n"]) // 4
+    return blocks // _tile(int(p["m"]), blocks)[1]
+
+
+# --- GPU ---------------------------------------------------------------------------------------------------------------
+# A workgroup makes a tile of weight rows: `blocks` blocks of 4 rows, each by `lanes` threads along K. Lanes take groups of K in turn; one
+# thread an output adds the lanes' partial sums in lane order. Lanes, and so a row's order of sums, follow from K alone.
+
+LANES = 32  # at most
 GPU_ROWS = 8  # activation rows of one GPU workgroup
+PARTIALS = 2112  # partial sums kept in workgroup memory at a time
+BIAS = 0x4B400000  # the bits of 1.5 * 2**23: a float that has an integer below 2**22 added to its bits is larger by that integer
+TILE_BLOCKS = 8  # of a tile whose 32 rows become one group of the next layer's activations
 
 
-def _gpu_dot(fmt: str, w, xq, word_at, x_at, rows: int, iacc):
+def _lanes(k: int, most: int) -> int:
+    """Threads along K: no more than needed for the same number of steps; at least 4, so that a tile has a thread an output."""
+    groups = k // GROUP
+    return max(4, ceil_div(groups, ceil_div(groups, most)))
+
+
+def _gpu_dot(fmt: str, w, x, word_at, x_at, rows: int, iacc):
     """Add one group's integer dots of 4 weight rows x `rows` activation rows to iacc[row * 4 + weight_row]."""
     chunks, shifts = (4, (0, 4)) if fmt == "q4" else (8, (None,))
-    x = [[T.bind(xq[x_at(row) + half]) for half in range(2)] for row in range(rows)]
+    codes = [[T.bind(x[x_at(row) + half]) for half in range(2)] for row in range(rows)]
     for c in range(chunks):
         vector = T.bind(w[word_at(chunks, c)])
         for h, shift in enumerate(shifts):
@@ -118,82 +176,313 @@ def _gpu_dot(fmt: str, w, xq, word_at, x_at, rows: int, iacc):
                 if shift is not None:
                     word = T.bitwise_and(T.shift_right(word, T.uint32(shift)), T.uint32(0x0F0F0F0F))
                 for row in range(rows):
-                    codes = T.Shuffle([x[row][x_word // 4]], [x_word % 4])
-                    dot = T.call_pure_extern("int32", "dot4I8Packed", word, codes)
+                    four = T.Shuffle([codes[row][x_word // 4]], [x_word % 4])
+                    dot = T.call_pure_extern("int32", "dot4I8Packed", word, four)
                     store(iacc, row * 4 + r, iacc[row * 4 + r] + dot)
 
 
-def _gpu(name: str, p: Params, residual: bool):
-    m, n, k, fmt = int(p["m"]), int(p["n"]), int(p["k"]), str(p["fmt"])
-    groups, blocks, rows = k // GROUP, n // 4, min(m, GPU_ROWS)
-    grid_x, scales = min(blocks, 32768), 2 if fmt == "q4" else 1
+class _Tile:
+    """One workgroup's tile while it is computed."""
 
-    def body(args, xq, xs, w, ws, *rest):
-        out = rest[-1]
-        with threads(grid_x, ceil_div(blocks, grid_x), m // rows, LANES) as (bx, by, bz, tx):
-            acc, iacc = local(rows * 4, "float32"), local(rows * 4, "int32")
-            partial = shared(rows * 4 * STRIDE, "float32")
-            nb = T.bind(by * grid_x + bx)
-            row0 = T.bind(bz * rows)
-            for i in range(rows * 4):
-                store(acc, i, f32(0))
-            with when(T.And(nb < blocks, row0 < args[1])), T.serial(0, ceil_div(groups, LANES)) as step:
-                g = T.bind(step * LANES + tx)
-                with when(g < groups):
-                    for i in range(rows * 4):
-                        store(iacc, i, T.int32(0))
-                    _gpu_dot(
-                        fmt,
-                        w,
-                        xq,
-                        lambda words, c: (nb * words + c) * groups + g,
-                        lambda row: ((row0 + row) * groups + g) * 2,
-                        rows,
-                        iacc,
-                    )
-                    scale = T.bind(ws[nb * scales * groups + g])
-                    minimum = T.bind(ws[(nb * scales + 1) * groups + g]) if fmt == "q4" else None
-                    for row in range(rows):
-                        at = ((row0 + row) * groups + g) * 2
-                        x_scale, x_sum = T.bind(xs[at]), T.bind(xs[at + 1])
-                        for r in range(4):
-                            i = row * 4 + r
-                            scaled = T.bind(x_scale * T.cast(iacc[i], "float32"))
-                            total = fma(T.Shuffle([scale], [r]), scaled, acc[i])
-                            if minimum is not None:
-                                total = fma(T.Shuffle([minimum], [r]), x_sum, total)
-                            store(acc, i, total)
-            for i in range(rows * 4):
-                store(partial, i * STRIDE + tx, acc[i])
+    def __init__(self, p: Params, blocks: int, most_lanes: int):
+        self.m, self.n, self.k, self.fmt = int(p["m"]), int(p["n"]), int(p["k"]), str(p["fmt"])
+        self.eps = float(p["eps"]) if "eps" in p else None
+        self.groups, self.blocks, self.rows = self.k // GROUP, blocks, min(self.m, GPU_ROWS)
+        self.lanes = _lanes(self.k, most_lanes)
+        self.threads, self.columns = self.lanes * blocks, 4 * blocks
+        self.stride = self.lanes | 1  # odd: no two outputs' sums start in one bank
+        self.per_pass = self.rows  # rows summed at a time
+        while self.per_pass > 1 and (
+            self.per_pass * self.columns > self.threads
+            or self.per_pass * self.columns * self.stride > PARTIALS
+        ):
+            self.per_pass //= 2
+
+    def inputs(self) -> list[tuple[str, int, str]]:
+        """args, activations and weights, as every kernel here begins."""
+        size, q4 = self.n // 4 * self.groups, self.fmt == "q4"
+        return [
+            ("args", ARGS, "int32"),
+            ("codes", self.m * self.groups * VECTORS, "uint32x4"),
+            ("w", size * (4 if q4 else 8), "uint32x4"),
+            ("ws", size * (2 if q4 else 1), "float32x4"),
+        ]
+
+    def run(self, args, x, w, ws, tx, row0, block_at, output, early=None) -> None:
+        """Compute the tile. block_at(b) is the block of 4 weight rows that place b of the tile takes; output(row, column, value, loaded)
+        is what one thread does with each finished sum: row counts from row0, column from the tile's first; `loaded` is what
+        early(row, column) gave before the lanes' sums were added, so that its load does not wait for them."""
+        acc, iacc = local(self.rows * 4, "float32"), local(self.rows * 4, "int32")
+        squares, num_rows = local(self.rows, "float32"), local(1, "int32")
+        loaded = local(self.rows // self.per_pass, "float32")
+        place, lane_id = T.bind(T.truncdiv(tx, self.lanes)), T.bind(T.truncmod(tx, self.lanes))
+        nb = T.bind(block_at(place))
+        store(num_rows, 0, args[1])
+        steps = ceil_div(self.groups, self.lanes)
+        together = 2 if steps == 2 and self.rows <= 2 else 1  # loads of so many groups are in flight together
+        looped = steps > together
+
+        def load_early():
+            for i, first in enumerate(range(0, self.rows, self.per_pass)):
+                row, column = self._output(tx, first)
+                store(loaded, i, early(T.min(row, self.rows - 1), column))
+
+        if early and not looped:
+            load_early()
+        for i in range(self.rows * 4):
+            store(acc, i, f32(0))
+        for row in range(self.rows):
+            store(squares, row, f32(0))
+        inside = nb < self.n // 4
+        if self.m > self.rows:  # with one workgroup for all rows nothing waits for args
+            inside = T.And(inside, row0 < args[1])
+        with when(inside), T.serial(0, ceil_div(steps, together)) as step:
+            for i in range(together):
+                g = T.bind((step * together + i) * self.lanes + lane_id)
+                with when(g < self.groups) if self.groups % self.lanes else nullcontext():
+                    self._group(x, w, ws, nb, row0, g, acc, iacc, squares)
+        if early and looped:  # a load before a loop is waited for before the loop: measured
+            load_early()
+        self._sums(num_rows, tx, place, lane_id, row0, acc, squares, output, loaded)
+
+    def _output(self, tx, first: int):
+        """(row, column) of the sum that a thread finishes in the pass that begins with row `first`."""
+        return T.bind(T.truncdiv(tx, self.columns) + first), T.bind(T.truncmod(tx, self.columns))
+
+    def _group(self, x, w, ws, nb, row0, g, acc, iacc, squares) -> None:
+        """Add one group of K to the lane's sums."""
+        groups, scales = self.groups, 2 if self.fmt == "q4" else 1
+
+        def x_at(row):
+            return ((row0 + row) * groups + g) * VECTORS
+
+        for i in range(self.rows * 4):
+            store(iacc, i, T.int32(BIAS))
+        _gpu_dot(self.fmt, w, x, lambda words, c: (nb * words + c) * groups + g, x_at, self.rows, iacc)
+        scale = T.bind(ws[nb * scales * groups + g])
+        minimum = T.bind(ws[(nb * scales + 1) * groups + g]) if scales == 2 else None
+        for row in range(self.rows):
+            numbers = T.bind(x[x_at(row) + 2])
+            x_scale, x_sum, square = (
+                T.bind(T.reinterpret("float32", T.Shuffle([numbers], [i]))) for i in range(3)
+            )
+            for r in range(4):
+                i = row * 4 + r
+                dot = T.reinterpret("float32", iacc[i]) - T.reinterpret("float32", T.int32(BIAS))
+                total = fma(T.Shuffle([scale], [r]), T.bind(x_scale * dot), acc[i])
+                if minimum is not None:
+                    total = fma(T.Shuffle([minimum], [r]), x_sum, total)
+                store(acc, i, total)
+            if self.eps is not None:
+                store(squares, row, squares[row] + square)
+
+    def _sums(self, num_rows, tx, place, lane_id, row0, acc, squares, output, loaded) -> None:
+        """Add the lanes' sums through workgroup memory, some rows at a time; with a norm, its factor from the squares likewise."""
+        outputs = self.per_pass * self.columns
+        partial = shared(outputs * self.stride, "float32")
+        square_sums = shared(self.per_pass * self.stride, "float32") if self.eps is not None else None
+        total, square = local(1, "float32"), local(1, "float32")
+        for first in range(0, self.rows, self.per_pass):
+            if first:
+                barrier()
+            for i in range(self.per_pass):
+                for r in range(4):
+                    at = T.bind((i * self.columns + place * 4 + r) * self.stride + lane_id)
+                    store(partial, at, acc[(first + i) * 4 + r])
+                if square_sums is not None:
+                    with when(place == 0):
+                        store(square_sums, i * self.stride + lane_id, squares[first + i])
             barrier()
-            with when(T.And(tx < rows * 4, nb < blocks)):
-                total = local(1, "float32")
+            with when(tx < outputs):
+                row, column = self._output(tx, first)
                 store(total, 0, f32(0))
-                with T.serial(0, LANES) as j:
-                    store(total, 0, total[0] + partial[tx * STRIDE + j])
-                row = T.bind(row0 + T.shift_right(tx, 2))
-                with when(row < args[1]):
-                    at = T.bind(row * n + nb * 4 + T.bitwise_and(tx, 3))
-                    store(out, at, rest[0][at] + total[0] if residual else total[0])
+                store(square, 0, f32(0))
+                with T.serial(0, self.lanes) as j:
+                    store(total, 0, total[0] + partial[tx * self.stride + j])
+                    if square_sums is not None:
+                        store(square, 0, square[0] + square_sums[(row - first) * self.stride + j])
+                if self.eps is not None:
+                    mean = fma(square[0], f32(1.0 / self.k), f32(self.eps))
+                    store(total, 0, total[0] * (f32(1.0) / T.sqrt(mean)))
+                with when(row0 + row < num_rows[0]):
+                    output(row, column, total[0], loaded[first // self.per_pass])
 
-    weights = blocks * groups * (4 if fmt == "q4" else 8)
-    params = [
-        ("args", ARGS, "int32"),
-        ("xq", m * groups * 2, "uint32x4"),
-        ("xs", m * groups * 2, "float32"),
-        ("w", weights, "uint32x4"),
-        ("ws", blocks * groups * scales, "float32x4"),
-        *([("residual", m * n, "float32")] if residual else []),
-        ("out", m * n, "float32"),
-    ]
-    return prim_func(name, params, body)
+    def quantize(self, args, tx, row0, group, num_groups: int, fill, codes) -> None:
+        """Quantize group `group` of each of the tile's rows: fill(row, i, values) as WordQuantizer's, element i of the group."""
+        barrier()
+        quantizer, words = WordQuantizer(self.threads, tx), self.rows * WORDS
+        for i in range(ceil_div(words, self.threads)):
+            at = T.bind(i * self.threads + tx)
+            row = T.bind(T.min(T.shift_right(at, 3), self.rows - 1))
+            word = T.bind(T.bitwise_and(at, WORDS - 1))
+            valid = T.And(at < words, row0 + row < args[1])
+            first_word = ((row0 + row) * num_groups + group) * WORDS
+            quantizer.emit(lambda i, values, row=row: fill(row, i, values), valid, word, codes, first_word)
 
 
-_IN = (("args", "read"), ("xq", "read"), ("xs", "read"), ("w", "read"), ("ws", "read"))
-LINEAR = Op("linear", (*_IN, ("out", "write")), partial(_cpu, residual=False), partial(_gpu, residual=False))
+LINEAR_BLOCKS = 4  # blocks of a tile that ends in f32
+
+
+def _gpu(name: str, p: Params, residual: bool):
+    tile = _Tile(p, LINEAR_BLOCKS, LANES)
+    m, n = tile.m, tile.n
+    tiles = ceil_div(n // 4, LINEAR_BLOCKS)
+    grid_x = min(tiles, 32768)
+
+    def body(args, x, w, ws, *rest):
+        out = rest[-1]
+        with threads(grid_x, ceil_div(tiles, grid_x), m // tile.rows, tile.threads) as (bx, by, bz, tx):
+            first = T.bind((by * grid_x + bx) * LINEAR_BLOCKS)
+            row0 = T.bind(bz * tile.rows)
+
+            def place(row, column):
+                return (row0 + row) * n + first * 4 + column
+
+            def output(row, column, value, loaded):
+                with when(first * 4 + column < n):
+                    store(out, T.bind(place(row, column)), loaded + value if residual else value)
+
+            early = (lambda row, column: rest[0][place(row, column)]) if residual else None
+            tile.run(args, x, w, ws, tx, row0, lambda b: first + b, output, early)
+
+    ends = [("residual", m * n, "float32")] if residual else []
+    return prim_func(name, [*tile.inputs(), *ends, ("out", m * n, "float32")], body)
+
+
+def _add_quantize_gpu(name: str, p: Params):
+    """The residual stream after this linear, and its quantized product with the next norm's weight."""
+    tile = _Tile(p, TILE_BLOCKS, LANES)
+    m, n = tile.m, tile.n
+
+    def body(args, x, w, ws, residual, weight, out, next_codes):
+        with threads(n // GROUP, 1, m // tile.rows, tile.threads) as (group, _, bz, tx):
+            sums, row0 = shared(tile.rows * GROUP, "float32"), T.bind(bz * tile.rows)
+            scales = local(4, "float32")  # the next norm's weights of this thread's word
+
+            def place(row, column):
+                return (row0 + row) * n + group * GROUP + column
+
+            def output(row, column, value, loaded):
+                store(sums, row * GROUP + column, loaded + value)
+                store(out, T.bind(place(row, column)), sums[row * GROUP + column])
+
+            def block_at(b):
+                return group * TILE_BLOCKS + b
+
+            def early(row, column):
+                first_k = T.bind(first_of_word(T.bitwise_and(tx, WORDS - 1)))
+                for j, offset in enumerate(ORDER):
+                    store(scales, j, weight[group * GROUP + first_k + offset])
+                return residual[place(row, column)]
+
+            def fill(row, i, values):
+                raws = [T.bind(sums[row * GROUP + i + offset]) for offset in ORDER]
+                for j, raw in enumerate(raws):
+                    store(values, j, raw * scales[j])
+                return raws
+
+            tile.run(args, x, w, ws, tx, row0, block_at, output, early)
+            tile.quantize(args, tx, row0, group, n // GROUP, fill, next_codes)
+
+    params = [("residual", m * n, "float32"), ("weight", n, "float32"), ("out", m * n, "float32")]
+    return prim_func(name, [*tile.inputs(), *params, codes_gpu(m, n, "next_codes")], body)
+
+
+def _gate_up_gpu(name: str, p: Params):
+    """SiLU(gate) * up, quantized: a tile is 32 rows of the gate and the 32 of up beside them."""
+    tile = _Tile(p, 2 * TILE_BLOCKS, LANES // 2)
+    m, ffn = tile.m, tile.n // 2
+
+    def body(args, x, w, ws, next_codes):
+        with threads(ffn // GROUP, 1, m // tile.rows, tile.threads) as (group, _, bz, tx):
+            sums, row0 = shared(tile.rows * 2 * GROUP, "float32"), T.bind(bz * tile.rows)
+
+            def block_at(b):
+                up = T.Select(b < TILE_BLOCKS, T.int32(0), T.int32(ffn // 4 - TILE_BLOCKS))
+                return group * TILE_BLOCKS + b + up
+
+            def output(row, column, value, _):
+                store(sums, row * 2 * GROUP + column, value)
+
+            def fill(row, i, values):
+                for j, offset in enumerate(ORDER):
+                    at = row * 2 * GROUP + i + offset
+                    store(values, j, silu_mul(sums[at], sums[at + GROUP]))
+
+            tile.run(args, x, w, ws, tx, row0, block_at, output)
+            tile.quantize(args, tx, row0, group, ffn // GROUP, fill, next_codes)
+
+    return prim_func(name, [*tile.inputs(), codes_gpu(m, ffn, "next_codes")], body)
+
+
+def _qkv_rope_gpu(name: str, p: Params):
+    """Rotary q, and K and V appended to their pages. A tile is rows of one head: up to 16 of its first half and those of the second half
+    they are rotated with."""
+    d = int(p["d"])
+    blocks = next(n for n in (4, 3, 2, 1) if d // 8 % n == 0)  # of each half
+    width, tiles = 4 * blocks, d // 8 // blocks  # rows of a half, tiles of a head
+    tile = _Tile(p, 2 * blocks, LANES)
+    heads, pairs = int(p["h"]) + 2 * int(p["kv"]), width // 2
+
+    def body(args, x, w, ws, table, page_table, pages, q):
+        with threads(heads * tiles, 1, tile.m // tile.rows, tile.threads) as (bx, _, bz, tx):
+            sums, row0 = shared(tile.rows * 2 * width, "float32"), T.bind(bz * tile.rows)
+            head, first = T.bind(T.truncdiv(bx, tiles)), T.bind(T.truncmod(bx, tiles) * width)
+
+            def block_at(b):
+                half = T.Select(b < blocks, T.int32(0), T.int32(d // 8 - blocks))
+                return T.shift_right(head * d + first, 2) + half + b
+
+            def output(row, column, value, _):
+                store(sums, row * 2 * width + column, value)
+
+            def word_of(i: int):
+                """(row, which half, first of its two columns in the half) of a thread's i-th word."""
+                at = T.bind(T.min(i * tile.threads + tx, tile.rows * 2 * pairs - 1))
+                row, word = T.bind(T.truncdiv(at, 2 * pairs)), T.bind(T.truncmod(at, 2 * pairs))
+                return row, T.bind(T.truncdiv(word, pairs)), T.bind(T.truncmod(word, pairs) * 2)
+
+            words = range(ceil_div(tile.rows * 2 * pairs, tile.threads))
+            appenders = [Appender(p) for _ in words]
+            for i, appender in zip(words, appenders, strict=True):
+                row, half, column = word_of(i)
+                appender.early(args, table, page_table, row0 + row, first + column + half * (d // 2))
+            tile.run(args, x, w, ws, tx, row0, block_at, output)
+            barrier()
+            for i, appender in zip(words, appenders, strict=True):
+                row, half, column = word_of(i)
+                at = T.bind(row * 2 * width + column)
+                valid = T.And(i * tile.threads + tx < tile.rows * 2 * pairs, row0 + row < args[1])
+                with when(valid):
+                    appender.put(
+                        lambda j, at=at, half=half: sums[at + half * width + j],
+                        lambda j, at=at, half=half: sums[at + (1 - half) * width + j],
+                        row0 + row,
+                        head,
+                        first + column + half * (d // 2),
+                        pages,
+                        q,
+                    )
+
+    return prim_func(name, [*tile.inputs(), *append_params(p)], body)
+
+
+_CPU_IN = (("args", "read"), ("xq", "read"), ("xs", "read"), ("w", "read"), ("ws", "read"))
+_GPU_IN = (("args", "read"), ("codes", "read"), ("w", "read"), ("ws", "read"))
+_RESIDUAL, _OUT, _NEXT = ("residual", "read"), ("out", "write"), ("next_codes", "write")
+LINEAR = Op(
+    "linear",
+    Form((*_CPU_IN, _OUT), partial(_cpu, residual=False), _cpu_parts),
+    Form((*_GPU_IN, _OUT), partial(_gpu, residual=False)),
+)
 LINEAR_ADD = Op(
     "linear_add",
-    (*_IN, ("residual", "read"), ("out", "write")),
-    partial(_cpu, residual=True),
-    partial(_gpu, residual=True),
+    Form((*_CPU_IN, _RESIDUAL, _OUT), partial(_cpu, residual=True), _cpu_parts),
+    Form((*_GPU_IN, _RESIDUAL, _OUT), partial(_gpu, residual=True)),
 )
+LINEAR_ADD_QUANTIZE = Op(
+    "linear_add_quantize",
+    gpu=Form((*_GPU_IN, _RESIDUAL, ("weight", "read"), _OUT, _NEXT), _add_quantize_gpu),
+)
+GATE_UP_QUANTIZE = Op("gate_up_quantize", gpu=Form((*_GPU_IN, _NEXT), _gate_up_gpu))
+QKV_ROPE = Op("qkv_rope", gpu=Form((*_GPU_IN, *APPENDED), _qkv_rope_gpu))

@@ -4,6 +4,11 @@ Per group of 32: scale d = max|x| / levels, code = round-half-even(x / d), and t
 4-bit weights (the rule of llama.cpp's Q8_1, with f32 scales). The GPU's packed dot takes int8 (127 levels), four codes to a word in
 the order 0 4 1 5 | 2 6 3 7 of every eight, which is how both weight formats unpack. The CPU's pairwise dot takes int16 at the same
 speed, so there the codes have 15 bits (32,767 levels, natural order) and the result is that of f32 activations to about 1e-5.
+
+On the GPU a group is three 16-byte vectors in one buffer: two of codes, one of (scale, scale * sum of codes, sum of squares). The
+squares are those of the residual stream before the norm's weight: RMSNorm is a factor 1 / rms(x) common to a row's groups, so its
+producer quantizes x * weight group by group and the linear that reads it sums the squares and multiplies at its end (linear.py).
+A norm then needs no dispatch that sees the whole row. On the CPU norm and quantization are one kernel.
 """
 
 from __future__ import annotations
@@ -12,12 +17,12 @@ from collections.abc import Callable
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, GROUP, Op, Params
+from .base import ARGS, GROUP, Form, Op, Params, by_row
 from .ir import (
     F32X4,
     I32X4,
-    add,
     barrier,
+    cpu_func,
     exp4,
     f32,
     fma,
@@ -31,7 +36,6 @@ from .ir import (
     store4,
     sum_lanes,
     threads,
-    tree_of,
     when,
 )
 
@@ -96,6 +100,17 @@ WORDS = GROUP // 4  # packed words of a group, one GPU thread each
 ORDER = (0, 4, 1, 5)  # k of a word's four bytes inside its eight; the odd word of an eight adds 2
 
 
+VECTORS = 3  # 16-byte vectors of one quantized group on the GPU
+GROUP_WORDS = (
+    4 * VECTORS
+)  # 32-bit words of it: 8 of codes, then scale, scale * sum of codes, sum of squares, nothing
+
+
+def first_of_word(word):
+    """The first of the four elements that packed word `word` of a row holds; the others lie ORDER behind it."""
+    return T.shift_right(word, 1) * 8 + T.bitwise_and(word, 1) * 2
+
+
 class WordQuantizer:
     """GPU: every thread quantizes one packed word (4 values); the 8 threads of a group agree through workgroup memory.
 
@@ -106,17 +121,19 @@ class WordQuantizer:
         self.tx = tx
         self.first = T.bind(T.bitwise_and(tx, T.int32(~(WORDS - 1))))  # the group's first thread
         self.peaks, self.sums = shared(num_threads, "int32"), shared(num_threads, "int32")
+        self.squares = shared(num_threads, "float32")
         self.values, self.numbers = local(4, "float32"), local(2, "float32")
-        self.ints = local(3, "int32")  # peak bits, sum, word
+        self.ints, self.square = local(3, "int32"), local(1, "float32")  # peak bits, sum, word
 
-    def emit(self, value: Callable, valid, word, xq, xs, row_word) -> None:
-        """value(k) reads element k of the row; `word` counts the row's words; row_word is the row's first word in xq."""
+    def emit(self, fill: Callable, valid, word, x, row_word) -> None:
+        """fill(k, values) stores elements k + ORDER of the row and gives what counts as their squares, or None; `word` counts the row's
+        words; row_word is the number of the row's first word. Where `valid` is false nothing is written, but values are filled all
+        the same: no load waits for `valid`."""
         values, ints, tx = self.values, self.ints, self.tx
-        first_k = T.bind(T.shift_right(word, 1) * 8 + T.bitwise_and(word, 1) * 2)
-        for j, offset in enumerate(ORDER):
-            store(values, j, f32(0))
-            with when(valid):
-                store(values, j, value(first_k + offset))
+        raws = fill(T.bind(first_of_word(word)), values)
+        store(self.square, 0, f32(0))
+        for raw in raws or ():
+            store(self.square, 0, fma(raw, raw, self.square[0]))
         store(ints, 0, T.int32(0))
         for j in range(4):
             magnitude = T.bitwise_and(T.reinterpret("int32", values[j]), T.int32(MAGNITUDE_BITS))
@@ -128,13 +145,21 @@ class WordQuantizer:
         _emit_scale(ints[0], LEVELS["gpu"], self.numbers)
         self._pack()
         store(self.sums, tx, ints[1])
+        store(self.squares, tx, self.square[0])
         barrier()
+        at = T.bind(T.shift_right(row_word + word, 3) * GROUP_WORDS)
         with when(valid):
-            store(xq, row_word + word, ints[2])
+            store(x, at + T.bitwise_and(word, WORDS - 1), T.reinterpret("uint32", ints[2]))
         with when(T.And(valid, tx == self.first)):
             for other in range(1, WORDS):
                 store(ints, 1, ints[1] + self.sums[tx + other])
-            _emit_sum(ints[0], self.numbers, ints[1], xs, T.shift_right(row_word + word, 3))
+                store(self.square, 0, self.square[0] + self.squares[tx + other])
+            fine = ints[0] < T.int32(NOT_FINITE_BITS)
+            product = self.numbers[0] * T.cast(ints[1], "float32")
+            for i, number in enumerate(
+                (self.numbers[0], T.Select(fine, product, self.numbers[0]), self.square[0])
+            ):
+                store(x, at + WORDS + i, T.reinterpret("uint32", number))
 
     def _pack(self) -> None:
         """ints[1] = the sum of the four codes, ints[2] = the word."""
@@ -148,10 +173,13 @@ class WordQuantizer:
             store(ints, 2, T.bitwise_or(ints[2], moved))
 
 
-def _outputs(m: int, k: int, device: str) -> list[tuple[str, int, str]]:
-    groups = k // GROUP
-    codes = ("xq", m * k, "int16") if device == "cpu" else ("xq", m * groups * 8, "int32")
-    return [codes, ("xs", m * groups * 2, "float32")]
+def codes_gpu(m: int, k: int, name: str = "codes") -> tuple[str, int, str]:
+    """The buffer a WordQuantizer writes."""
+    return (name, m * (k // GROUP) * GROUP_WORDS, "uint32")
+
+
+def _outputs(m: int, k: int) -> list[tuple[str, int, str]]:
+    return [("xq", m * k, "int16"), ("xs", m * (k // GROUP) * 2, "float32")]
 
 
 def _valid(args, row):
@@ -164,8 +192,8 @@ def _valid(args, row):
 def _norm_cpu(name: str, p: Params):
     m, k, eps = int(p["m"]), int(p["k"]), float(p["eps"])
 
-    def body(args, x, weight, xq, xs):
-        with T.serial(0, args[1]) as row:
+    def body(share, args, x, weight, xq, xs):
+        with share.of(args[1]) as row:
             acc = local(1, F32X4)
             store(acc, 0, splat(f32(0)))
             with T.serial(0, k // 4) as i:
@@ -184,45 +212,9 @@ def _norm_cpu(name: str, p: Params):
         ("args", ARGS, "int32"),
         ("x", m * k, "float32"),
         ("weight", k, "float32"),
-        *_outputs(m, k, "cpu"),
+        *_outputs(m, k),
     ]
-    return prim_func(name, params, body)
-
-
-NORM_THREADS = 256
-
-
-def _norm_gpu(name: str, p: Params):
-    m, k, eps = int(p["m"]), int(p["k"]), float(p["eps"])
-    words = k // 4
-
-    def body(args, x, weight, xq, xs):
-        with threads(m, 1, 1, NORM_THREADS) as (row, _, _, tx):
-            partial, acc = shared(NORM_THREADS, "float32"), local(1, "float32")
-            quantizer = WordQuantizer(NORM_THREADS, tx)
-            store(acc, 0, f32(0))
-            with when(_valid(args, row)), T.serial(0, -(-k // NORM_THREADS)) as i:
-                at = T.bind(i * NORM_THREADS + tx)
-                with when(at < k):
-                    store(acc, 0, fma(x[row * k + at], x[row * k + at], acc[0]))
-            store(partial, tx, acc[0])
-            barrier()
-            tree_of(partial, tx, NORM_THREADS, add)
-            store(acc, 0, f32(1.0) / T.sqrt(partial[0] * f32(1.0 / k) + f32(eps)))
-            with T.serial(0, -(-words // NORM_THREADS)) as i:
-                word = T.bind(i * NORM_THREADS + tx)
-                valid = T.And(_valid(args, row), word < words)
-                quantizer.emit(
-                    lambda at: x[row * k + at] * acc[0] * weight[at], valid, word, xq, xs, row * words
-                )
-
-    params = [
-        ("args", ARGS, "int32"),
-        ("x", m * k, "float32"),
-        ("weight", k, "float32"),
-        *_outputs(m, k, "gpu"),
-    ]
-    return prim_func(name, params, body)
+    return cpu_func(name, params, body)
 
 
 # --- silu_mul_quantize and quantize -------------------------------------------------------------
@@ -231,8 +223,9 @@ def _norm_gpu(name: str, p: Params):
 def _act_cpu(name: str, p: Params):
     m, k = int(p["m"]), int(p["k"])
 
-    def body(args, gate_up, xq, xs):
-        with T.serial(0, args[1]) as row, T.serial(0, k // GROUP) as g:
+    def body(share, args, gate_up, xq, xs):
+        with share.of(args[1] * (k // GROUP)) as group:
+            row, g = T.bind(T.truncdiv(group, k // GROUP)), T.bind(T.truncmod(group, k // GROUP))
             gate = local(1, F32X4)
 
             def value(i):
@@ -240,66 +233,104 @@ def _act_cpu(name: str, p: Params):
                 up = load4(gate_up, row * 2 * k + k + g * GROUP + 4 * i)
                 return gate[0] / (splat(f32(1.0)) + exp4(splat(f32(0)) - gate[0])) * up
 
-            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
+            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, group)
 
-    return prim_func(
-        name, [("args", ARGS, "int32"), ("gate_up", m * 2 * k, "float32"), *_outputs(m, k, "cpu")], body
-    )
+    return cpu_func(name, [("args", ARGS, "int32"), ("gate_up", m * 2 * k, "float32"), *_outputs(m, k)], body)
 
 
 def _quantize_cpu(name: str, p: Params):
     m, k = int(p["m"]), int(p["k"])
 
-    def body(args, x, xq, xs):
-        with T.serial(0, args[1]) as row, T.serial(0, k // GROUP) as g:
+    def body(share, args, x, xq, xs):
+        with share.of(args[1] * (k // GROUP)) as group:
+            row, g = T.bind(T.truncdiv(group, k // GROUP)), T.bind(T.truncmod(group, k // GROUP))
 
             def value(i):
                 return load4(x, row * k + g * GROUP + 4 * i)
 
-            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, row * (k // GROUP) + g)
+            _emit_group_cpu(value, xq, xs, row * k + g * GROUP, group)
 
-    return prim_func(name, [("args", ARGS, "int32"), ("x", m * k, "float32"), *_outputs(m, k, "cpu")], body)
+    return cpu_func(name, [("args", ARGS, "int32"), ("x", m * k, "float32"), *_outputs(m, k)], body)
 
 
+PART_GROUPS = 16  # groups of SwiGLU that are worth a part: some 2 us
 WORD_THREADS = 64
 
 
-def words_gpu(name: str, p: Params, source: tuple[str, int, str], value_of: Callable):
-    """A kernel that only computes and quantizes: value_of(args, source, row, column) gives a value."""
+def words_gpu(name: str, p: Params, sources: list[tuple[str, int, str]], fill: Callable):
+    """A kernel that only computes and quantizes: fill(args, sources, row, column, values) as WordQuantizer's, element `column`."""
     m, k = int(p["m"]), int(p["k"])
     words = k // 4
 
-    def body(args, x, xq, xs):
+    def body(args, *buffers):
         with threads(-(-words // WORD_THREADS), m, 1, WORD_THREADS) as (bx, row, _, tx):
-            word = T.bind(bx * WORD_THREADS + tx)
-            valid = T.And(_valid(args, row), word < words)
+            valid = T.And(_valid(args, row), bx * WORD_THREADS + tx < words)
+            word = T.bind(T.min(bx * WORD_THREADS + tx, words - 1))
             WordQuantizer(WORD_THREADS, tx).emit(
-                lambda column: value_of(args, x, row, column), valid, word, xq, xs, row * words
+                lambda column, values: fill(args, buffers[:-1], row, column, values),
+                valid,
+                word,
+                buffers[-1],
+                row * words,
             )
 
-    return prim_func(name, [("args", ARGS, "int32"), source, *_outputs(m, k, "gpu")], body)
+    return prim_func(name, [("args", ARGS, "int32"), *sources, codes_gpu(m, k)], body)
+
+
+def silu_mul(gate, up):
+    """SiLU(gate) * up on the GPU."""
+    return gate / (f32(1.0) + T.exp(f32(0) - gate)) * up
 
 
 def _act_gpu(name: str, p: Params):
     m, k = int(p["m"]), int(p["k"])
 
-    def value(_args, x, row, column):
-        gate, up = x[row * 2 * k + column], x[row * 2 * k + k + column]
-        return gate / (f32(1.0) + T.exp(f32(0) - gate)) * up
+    def fill(_args, buffers, row, column, values):
+        at = T.bind(row * 2 * k + column)
+        for j, offset in enumerate(ORDER):
+            store(values, j, silu_mul(buffers[0][at + offset], buffers[0][at + k + offset]))
 
-    return words_gpu(name, p, ("gate_up", m * 2 * k, "float32"), value)
+    return words_gpu(name, p, [("gate_up", m * 2 * k, "float32")], fill)
 
 
 def _quantize_gpu(name: str, p: Params):
     m, k = int(p["m"]), int(p["k"])
-    return words_gpu(name, p, ("x", m * k, "float32"), lambda _args, x, row, column: x[row * k + column])
+
+    def fill(_args, buffers, row, column, values):
+        for j, offset in enumerate(ORDER):
+            store(values, j, buffers[0][row * k + column + offset])
+
+    return words_gpu(name, p, [("x", m * k, "float32")], fill)
 
 
-_OUT = (("xq", "write"), ("xs", "write"))
-NORM_QUANTIZE = Op(
-    "norm_quantize", (("args", "read"), ("x", "read"), ("weight", "read"), *_OUT), _norm_cpu, _norm_gpu
-)
+def _scale_gpu(name: str, p: Params):
+    m, k = int(p["m"]), int(p["k"])
+
+    def fill(_args, buffers, row, column, values):
+        raws = [T.bind(buffers[0][row * k + column + offset]) for offset in ORDER]
+        for j, offset in enumerate(ORDER):
+            store(values, j, raws[j] * buffers[1][column + offset])
+        return raws
+
+    return words_gpu(name, p, [("x", m * k, "float32"), ("weight", k, "float32")], fill)
+
+
+def _act_parts(p: Params) -> int:
+    return int(p["m"]) * max(1, int(p["k"]) // (PART_GROUPS * GROUP))
+
+
+_X = (("args", "read"), ("x", "read"))
+_WEIGHT = ("weight", "read")
+_GATE_UP = (("args", "read"), ("gate_up", "read"))
+_CPU_OUT = (("xq", "write"), ("xs", "write"))
+_GPU_OUT = (("codes", "write"),)
+NORM_QUANTIZE = Op("norm_quantize", cpu=Form((*_X, _WEIGHT, *_CPU_OUT), _norm_cpu, by_row))
+SCALE_QUANTIZE = Op("scale_quantize", gpu=Form((*_X, _WEIGHT, *_GPU_OUT), _scale_gpu))
 SILU_MUL_QUANTIZE = Op(
-    "silu_mul_quantize", (("args", "read"), ("gate_up", "read"), *_OUT), _act_cpu, _act_gpu
+    "silu_mul_quantize",
+    Form((*_GATE_UP, *_CPU_OUT), _act_cpu, _act_parts),
+    Form((*_GATE_UP, *_GPU_OUT), _act_gpu),
 )
-QUANTIZE = Op("quantize", (("args", "read"), ("x", "read"), *_OUT), _quantize_cpu, _quantize_gpu)
+QUANTIZE = Op(
+    "quantize", Form((*_X, *_CPU_OUT), _quantize_cpu, by_row), Form((*_X, *_GPU_OUT), _quantize_gpu)
+)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, OUT_ROWS, Op, Params, cpu_only, gpu_only
+from .base import ARGS, OUT_ROWS, Form, Op, Params, by_row
 from .ir import (
     F32X4,
     I32X4,
     add,
     barrier,
+    cpu_func,
     exp4,
     f32,
     is_finite_bits,
@@ -54,8 +55,8 @@ def _argmax_cpu(name: str, p: Params):
     vocab, padded = int(p["n"]), int(p["padded"])
     fours = vocab // 4
 
-    def body(args, logits, out):
-        with T.serial(0, args[1]) as row:
+    def body(share, args, logits, out):
+        with share.of(args[1]) as row:
             top, ids, ok = local(1, F32X4), local(1, I32X4), local(1, I32X4)
             best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
             store(top, 0, splat(f32(LOWEST)))
@@ -81,7 +82,7 @@ def _argmax_cpu(name: str, p: Params):
             store(out, row * 2, best_id[0])
             store(out, row * 2 + 1, good[0])
 
-    return prim_func(name, [("args", ARGS, "int32"), _logits(p), ("out", OUT_ROWS * 2, "int32")], body)
+    return cpu_func(name, [("args", ARGS, "int32"), _logits(p), ("out", OUT_ROWS * 2, "int32")], body)
 
 
 THREADS = 256
@@ -202,8 +203,9 @@ def _advance(args, tokens, token, done):
         store(args, 1, T.int32(1))
 
 
-def _advance_body(args, tokens, out, done):
-    _advance(args, tokens, out[(args[1] - 1) * 2], done)
+def _advance_body(share, args, tokens, out, done):
+    with share.whole():
+        _advance(args, tokens, out[(args[1] - 1) * 2], done)
 
 
 def _advance_params(p: Params):
@@ -212,7 +214,7 @@ def _advance_params(p: Params):
 
 
 def _advance_cpu(name: str, p: Params):
-    return prim_func(name, _advance_params(p), _advance_body)
+    return cpu_func(name, _advance_params(p), _advance_body)
 
 
 # --- score -------------------------------------------------------------------------------------------------------------
@@ -239,8 +241,8 @@ def _score_cpu(name: str, p: Params):
     vocab, padded = int(p["n"]), int(p["padded"])
     fours = vocab // 4
 
-    def body(args, logits, score_ids, score):
-        with T.serial(0, args[1]) as row:
+    def body(share, args, logits, score_ids, score):
+        with share.of(args[1]) as row:
             tops, seconds, sums = local(1, F32X4), local(1, F32X4), local(1, F32X4)
             first, second, total = local(1, "float32"), local(1, "float32"), local(1, "float32")
             store(tops, 0, splat(f32(LOWEST)))
@@ -264,7 +266,7 @@ def _score_cpu(name: str, p: Params):
             store(score, row * SCORE_FIELDS + 1, given - first[0] - log1(total[0]))
             store(score, row * SCORE_FIELDS + 2, first[0])
 
-    return prim_func(name, _score_params(p), body)
+    return cpu_func(name, _score_params(p), body)
 
 
 def _score_gpu(name: str, p: Params):
@@ -309,31 +311,16 @@ def _score_gpu(name: str, p: Params):
     return prim_func(name, _score_params(p), body)
 
 
-ARGMAX = Op("argmax", (("args", "read"), ("logits", "read"), ("out", "write")), _argmax_cpu, cpu_only)
-ADVANCE = Op(
-    "advance",
-    (("args", "read_write"), ("tokens", "read_write"), ("out", "read"), ("done", "write")),
-    _advance_cpu,
-    cpu_only,
-)
-ARGMAX_SPLIT = Op(
-    "argmax_split", (("args", "read"), ("logits", "read"), ("partial", "write")), gpu_only, _argmax_split_gpu
-)
+_LOGITS = (("args", "read"), ("logits", "read"))
+_STATE = (("args", "read_write"), ("tokens", "read_write"))
+ARGMAX = Op("argmax", cpu=Form((*_LOGITS, ("out", "write")), _argmax_cpu, by_row))
+ADVANCE = Op("advance", cpu=Form((*_STATE, ("out", "read"), ("done", "write")), _advance_cpu))
+ARGMAX_SPLIT = Op("argmax_split", gpu=Form((*_LOGITS, ("partial", "write")), _argmax_split_gpu))
 ARGMAX_MERGE = Op(
     "argmax_merge",
-    (
-        ("args", "read_write"),
-        ("partial", "read"),
-        ("tokens", "read_write"),
-        ("out", "write"),
-        ("done", "write"),
+    gpu=Form(
+        (_STATE[0], ("partial", "read"), _STATE[1], ("out", "write"), ("done", "write")), _argmax_merge_gpu
     ),
-    gpu_only,
-    _argmax_merge_gpu,
 )
-SCORE = Op(
-    "score",
-    (("args", "read"), ("logits", "read"), ("score_ids", "read"), ("score", "write")),
-    _score_cpu,
-    _score_gpu,
-)
+_SCORE_ARGS = (*_LOGITS, ("score_ids", "read"), ("score", "write"))
+SCORE = Op("score", Form(_SCORE_ARGS, _score_cpu, by_row), Form(_SCORE_ARGS, _score_gpu))

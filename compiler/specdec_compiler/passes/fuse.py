@@ -23,9 +23,6 @@ FUSIONS: Fusions = {
 MUST_VANISH = {producer for producer, _ in FUSIONS if producer != "linear"} | {"add"}
 
 
-GPU_FUSIONS: Fusions = {("attention_merge", "quantize"): "attention_merge_quantize"}
-
-
 def fuse(program: Straight, fusions: Fusions) -> Straight:
     """Apply the fusions greedily, in program order."""
     uses = Counter(name for call in program.calls for name in call.inputs) + Counter(program.results)
@@ -64,4 +61,3 @@ def fuse_all(program: Straight) -> Straight:
 
 
 FuseProducers = straight_pass("FuseProducers")(fuse_all)
-FuseGpu = straight_pass("FuseGpu")(lambda program: fuse(program, GPU_FUSIONS))

@@ -1,7 +1,7 @@
 """TIR to target code: the pass lists for the CPU (WASM, native) and for WebGPU.
 
-needs: PrimFuncs of flat buffers (kernels/). guarantees: the CPU functions take one raw pointer per buffer and need no TVM runtime;
-the GPU text is one WGSL module per kernel whose bindings are storage buffers only.
+needs: PrimFuncs of flat buffers (kernels/). guarantees: the CPU functions take one raw pointer per buffer, then (part, parts), and need
+no TVM runtime; the GPU text is one WGSL module per kernel whose bindings are storage buffers only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from . import intrinsics  # noqa: F401  registers the lowering rule of dot_i16x8
 
 @tirx.transform.prim_func_pass(opt_level=0, name="specdec.RawPointers")
 def raw_pointers(func, _mod, _ctx):
-    """Turn buffer parameters into plain data pointers: a C signature instead of TVM's packed calling convention."""
-    pointers = [tvm.ir.Var(p.name + "_ptr", p.data.ty) for p in func.params]
-    declared = [tirx.DeclBuffer(p, data=pointer) for p, pointer in zip(func.params, pointers, strict=True)]
-    return tirx.PrimFunc(pointers, tirx.SeqStmt([*declared, func.body]), func.ret_type, func.attrs)
+    """Turn buffer parameters into plain data pointers: a C signature instead of TVM's packed calling convention.
+
+    The scalars that follow them (kernels/ir.py: cpu_func) stay as they are.
+    """
+    buffers = [p for p in func.params if hasattr(p, "data")]
+    pointers = [tvm.ir.Var(p.name + "_ptr", p.data.ty) for p in buffers]
+    declared = [tirx.DeclBuffer(p, data=pointer) for p, pointer in zip(buffers, pointers, strict=True)]
+    params = [*pointers, *func.params[len(buffers) :]]
+    return tirx.PrimFunc(params, tirx.SeqStmt([*declared, func.body]), func.ret_type, func.attrs)
 
 
 def cpu_passes(target: tvm.target.Target) -> list:

@@ -1,6 +1,7 @@
-"""What differs between the devices: how attention is split over kernels, and how wide quantized codes are stored.
+"""What differs between the devices: how work is split over kernels, and how quantized activations are stored.
 
-needs: fused ops. guarantees: every op has a kernel for the target.
+needs: fused ops. guarantees: every op has a kernel for the target. On the GPU quantized activations are one buffer, and a norm is a
+product with its weight in the producer and a factor 1 / rms(x) in the linears that read it (kernels/quantize.py, linear.py).
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..kernels.attention import num_splits
+from ..kernels.base import GROUP
+from ..kernels.quantize import GROUP_WORDS
 from ..kernels.select import PARTIAL, num_chunks
 from .calls import Call, Straight, straight_pass
 
@@ -65,6 +68,101 @@ def widen_codes(program: Straight) -> Straight:
     return replace(program, calls=tuple(widen(call) for call in program.calls))
 
 
+def _is_codes(call: Call) -> bool:
+    """Does this call give (codes, scales)?"""
+    return call.op == "quantize" or call.op.endswith("_quantize")
+
+
+def pack_codes(program: Straight) -> Straight:
+    """GPU: the codes and scales of quantized activations become one buffer of 48 bytes a group."""
+    gone: set[str] = set()
+    calls: list[Call] = []
+    for call in program.calls:
+        inputs = tuple(name for name in call.inputs if name not in gone)
+        call = replace(call, inputs=inputs)
+        if _is_codes(call):
+            codes, scales = call.outputs
+            gone.add(scales)
+            m, k = call.types[0][0]
+            words = ((m, k // GROUP, GROUP_WORDS), "uint32")
+            call = replace(call, outputs=(codes,), types=(words,))
+        calls.append(call)
+    return replace(program, calls=tuple(calls))
+
+
+def defer_norms(program: Straight) -> Straight:
+    """GPU: a norm's factor moves into the linears that read its codes; what stays is a product, group by group."""
+    eps: dict[str, int | str] = {}
+    calls: list[Call] = []
+    for call in program.calls:
+        if call.op == "norm_quantize":
+            params = dict(call.params)
+            eps[call.outputs[0]] = params.pop("eps")
+            call = replace(call, op="scale_quantize", params=params)
+        elif call.op in ("linear", "linear_add") and call.inputs[1] in eps:
+            call = replace(call, params={**call.params, "eps": eps[call.inputs[1]]})
+        calls.append(call)
+    return replace(program, calls=tuple(calls))
+
+
+def fuse_gpu(program: Straight) -> Straight:
+    """GPU: what follows a linear moves into its end, where one kernel does both."""
+    calls = list(program.calls)
+    for first, second, merge in (
+        ("linear_add", "scale_quantize", _add_quantize),
+        ("linear", "silu_mul_quantize", _gate_up),
+        ("attention_merge", "quantize", _merge_quantize),
+        ("linear", "rope_append", _qkv_rope),
+    ):
+        for consumer in [call for call in calls if call.op == second]:
+            producer = next((call for call in calls if consumer.inputs[1] in call.outputs), None)
+            if producer is None or producer.op != first:
+                continue
+            calls[calls.index(producer)] = merge(producer, consumer)
+            calls.remove(consumer)
+    return replace(program, calls=tuple(calls))
+
+
+def _add_quantize(producer: Call, consumer: Call) -> Call:
+    return replace(
+        producer,
+        op="linear_add_quantize",
+        inputs=(*producer.inputs, consumer.inputs[2]),
+        outputs=(*producer.outputs, *consumer.outputs),
+        types=(*producer.types, *consumer.types),
+    )
+
+
+def _gate_up(producer: Call, consumer: Call) -> Call:
+    return replace(producer, op="gate_up_quantize", outputs=consumer.outputs, types=consumer.types)
+
+
+def _merge_quantize(producer: Call, consumer: Call) -> Call:
+    return replace(producer, outputs=consumer.outputs, types=consumer.types)
+
+
+def _qkv_rope(producer: Call, consumer: Call) -> Call:
+    args, _, *appended = consumer.inputs
+    params = {**consumer.params, **producer.params}
+    return replace(consumer, op="qkv_rope", inputs=(*producer.inputs, *appended), params=params)
+
+
+def merge_pages(program: Straight) -> Straight:
+    """GPU: a layer's K and V pages are one buffer, that of K with V behind it (emit/plan.py): a kernel may bind eight."""
+    calls = [
+        replace(call, inputs=tuple(name for i, name in enumerate(call.inputs) if i != V_INPUT[call.op]))
+        if call.op in V_INPUT
+        else call
+        for call in program.calls
+    ]
+    return replace(program, calls=tuple(calls))
+
+
+V_INPUT = {"rope_append": 5, "attention_split": 4}
+MergePages = straight_pass("MergePages")(merge_pages)
+PackCodes = straight_pass("PackCodes")(pack_codes)
+DeferNorms = straight_pass("DeferNorms")(defer_norms)
+FuseGpu = straight_pass("FuseGpu")(fuse_gpu)
 SplitArgmax = straight_pass("SplitArgmax")(split_argmax)
 SplitAttention = straight_pass("SplitAttention")(split_attention)
 WidenCodes = straight_pass("WidenCodes")(widen_codes)

@@ -50,16 +50,21 @@ class Layer(nn.Module):
         hidden = op("silu_mul", [args, gate_up], [((m, self.c.ffn), "float32")], m=m, k=self.c.ffn)
         return add(args, x, self.down(args, *quantize(args, hidden)))
 
+    def append(self, state: State, x: nn.Tensor) -> nn.Tensor:
+        """Rotary q [M, heads * D] f32; appends K and V."""
+        qkv = self.qkv(state.args, *self.attn_norm(state.args, x))  # type: ignore[misc]
+        return self._over_pages("rope_append", state, [state.args, qkv, state.rope], rows(x))
+
     def attention(self, state: State, x: nn.Tensor) -> nn.Tensor:
         """Attention output [M, heads * D] f32, before the output projection; appends K and V."""
-        c, args, m = self.c, state.args, rows(x)
+        return self._over_pages("attention", state, [state.args, self.append(state, x)], rows(x))
+
+    def _over_pages(self, name: str, state: State, inputs: list[nn.Tensor], m: int) -> nn.Tensor:
+        c = self.c
         shape = {"m": m, "h": c.num_heads, "kv": c.num_kv_heads, "d": c.head_dim, "s": c.page_size}
         shape |= {"ctx": c.max_context, "pages": c.num_pages}
-        qkv = self.qkv(args, *self.attn_norm(args, x))  # type: ignore[misc]
-        wide = [((m, c.num_heads * c.head_dim), "float32")]
         pages = [state.page_table, self.pages.k, self.pages.v]
-        q = op("rope_append", [args, qkv, state.rope, *pages], wide, **shape)
-        return op("attention", [args, q, *pages], wide, **shape)
+        return op(name, [*inputs, *pages], [((m, c.num_heads * c.head_dim), "float32")], **shape)
 
 
 class Llama(nn.Module):
@@ -76,15 +81,18 @@ class Llama(nn.Module):
                 self.head = Matrix(c.padded_vocab, c.hidden, c.formats.by_name["head"])
 
     def forward(self):
-        """Programs with a head return (logits, out, advanced); a prefill returns its last residual row, unused."""
+        """Programs with a head return (logits, out, advanced). A prefill ends where the last layer's K and V are appended; its result, the
+        last layer's q, is unused."""
         c, state, m = self.c, self.state, self.shape.width
         table = [state.args, state.tokens, self.embed.w, self.embed.ws]
         sizes = {"m": m, "k": c.hidden, "n": c.padded_vocab, "fmt": self.embed.fmt, "tokens": c.num_tokens}
         x = op("embed", table, [((m, c.hidden), "float32")], **sizes)
-        for layer in self.layers:
+        *layers, last = self.layers
+        for layer in layers:
             x = layer(state, x)
         if not self.shape.head:
-            return x
+            return last.append(state, x)
+        x = last(state, x)
         head = self.embed if c.tied_embedding else self.head
         logits = head(state.args, *self.norm(state.args, x))
         out = op(

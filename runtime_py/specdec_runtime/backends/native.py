@@ -19,6 +19,7 @@ from ..decode.effects import Read, Readback, Submit
 from ..faults import ContractError, DeviceFault
 from ..plan.schema import Buffer, Target
 
+WHOLE = (ctypes.c_int32(0), ctypes.c_int32(1))  # part 0 of 1: the whole of a kernel's work
 _FORMATS: dict[str, Literal["i", "f"]] = {"int32": "i", "float32": "f"}
 
 
@@ -30,6 +31,8 @@ class NativeBackend:
         self.info: dict[str, Any] = {
             "backend": "native",
             "adapter": platform.processor() or platform.machine(),
+            "threads": 1,
+            "threads_reason": "the native backend has one",
         }
         try:
             self._library = ctypes.CDLL(str(library))
@@ -54,14 +57,13 @@ class NativeBackend:
                 views[tensor.name] = raw.cast(_FORMATS[tensor.dtype])
         return views
 
-    def _calls(self, target: Target, dispatches) -> list[tuple[Any, tuple[ctypes.c_void_p, ...]]]:
+    def _calls(self, target: Target, dispatches) -> list[tuple[Any, tuple[Any, ...]]]:
         calls = []
         for dispatch in dispatches:
             function = getattr(self._library, target.kernels[dispatch.kernel].entry)
             tensors = [target.tensors[i] for i in dispatch.tensors]
-            calls.append(
-                (function, tuple(ctypes.c_void_p(self._addresses[t.buffer] + t.offset) for t in tensors))
-            )
+            pointers = (ctypes.c_void_p(self._addresses[t.buffer] + t.offset) for t in tensors)
+            calls.append((function, (*pointers, *WHOLE)))
         return calls
 
     def view(self, name: str) -> memoryview:
@@ -90,8 +92,8 @@ class NativeBackend:
     @staticmethod
     def _run(calls) -> float:
         start = time.perf_counter()
-        for function, pointers in calls:
-            function(*pointers)
+        for function, arguments in calls:
+            function(*arguments)
         return (time.perf_counter() - start) * 1000
 
     def close(self) -> None:

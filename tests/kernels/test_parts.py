@@ -1,0 +1,84 @@
+"""Threads: a CPU kernel called once for each of its parts, in any number of parts, leaves the bits that one call leaves.
+
+Also: the check reports kernels that drop a remainder, or that do unshared work in every part.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from specdec_compiler.kernels import OPS, ir
+
+from .cases import CASES
+from .conftest import DEVICES, LEVELS, Device, all_jobs, kernels
+from .jobs import Arrays, Batch
+
+PARTS = (2, 3, 7)
+CPU = [name for name, device in DEVICES.items() if device.kind == "cpu"]
+
+
+class _Greedy(ir.Share):
+    """Drops what does not divide evenly; and every part does the work that is not split."""
+
+    def of(self, count):
+        each = ir.T.bind(ir.T.truncdiv(count, self.parts))
+        return ir.T.serial(each * self.part, each * (self.part + 1))
+
+    def whole(self):
+        return ir.when(self.parts > 0)
+
+
+def _differing(batch: Batch, before: list[Arrays], after: list[Arrays]) -> set[str]:
+    """The kernels of jobs whose results differ in some bit."""
+    return {
+        job.steps[0][0]
+        for job, old, new in zip(batch.jobs, before, after, strict=True)
+        if any(old[name].tobytes() != new[name].tobytes() for name in old)
+    }
+
+
+def _run(device: Device, batch: Batch, code: bytes, folder: Path, parts: int) -> list[Arrays]:
+    place = folder / str(parts)
+    place.mkdir()
+    return device.run(batch, code, place, parts=parts)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("device", CPU)
+def test_bits_do_not_depend_on_the_number_of_parts(device: str, tmp_path: Path) -> None:
+    """Every case and every invariance run."""
+    batch, code = all_jobs("cpu").batch, kernels("cpu", DEVICES[device].build)
+    whole = _run(DEVICES[device], batch, code, tmp_path, 1)
+    for parts in PARTS:
+        assert _differing(batch, whole, _run(DEVICES[device], batch, code, tmp_path, parts)) == set(), parts
+
+
+@pytest.mark.parametrize("device", CPU)
+def test_a_kernel_that_shares_wrongly_is_reported(device: str, tmp_path: Path) -> None:
+    batch = Batch("cpu")
+    for case in CASES:
+        batch.add(case.work(LEVELS["cpu"]))
+    with patch.object(ir, "Share", _Greedy):
+        code = DEVICES[device].build(batch.instances)
+    whole = _run(DEVICES[device], batch, code, tmp_path, 1)
+    reported = _differing(batch, whole, _run(DEVICES[device], batch, code, tmp_path, 7))
+    ops = {op for name, (op, _) in batch.instances.items() if name in reported}
+    splitting = {
+        op for op, _ in batch.instances.values() if OPS[op].cpu_parts({"m": 8, "n": 64, "k": 64, "kv": 1}) > 1
+    }
+    assert ops == splitting, "every op that is split was made wrong, and must be seen to be"
+
+
+def test_work_that_is_not_split_is_done_once(tmp_path: Path) -> None:
+    """advance moves the position on: done by every part, it would move it twice."""
+    batch = Batch("cpu")
+    for case in CASES:
+        if case.op == "choose":
+            batch.add(case.work(LEVELS["cpu"]))
+    code = DEVICES["native"].build(batch.instances)
+    with patch.object(ir, "Share", _Greedy):
+        wrong = DEVICES["native"].build(batch.instances)
+    whole = _run(DEVICES["native"], batch, code, tmp_path, 1)
+    args = [result["args"].tolist() for result in _run(DEVICES["native"], batch, wrong, tmp_path, 2)]
+    assert args != [result["args"].tolist() for result in whole]
