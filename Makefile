@@ -88,7 +88,7 @@ $(VENV)/.vulkan: $(VENV)/.run
 	@$(BIN)/python -m specdec_tools.machine vulkan
 	@touch $@
 
-$(VENV)/.web: package.json package-lock.json $(VENV)/.run $(shell find runtime_py/specdec_runtime -name '*.py') shaders/compare.wgsl
+$(VENV)/.web: package.json package-lock.json $(VENV)/.run $(shell find runtime_py/specdec_runtime -name '*.py')
 	@$(BIN)/python -m specdec_tools.machine node
 	@echo "setup: browser packages"
 	@npm ci --ignore-scripts --no-audit --no-fund --silent

@@ -197,7 +197,7 @@ def make_parser() -> argparse.ArgumentParser:
     rows = commands.add_parser("rows", help="ms of a pass by rows and threads, on the CPU backends")
     rows.add_argument("bundle", type=Path)
     rows.add_argument("--backends", default="native,wasm", help="comma-separated: native, wasm")
-    rows.add_argument("--threads", default="1,2", help="comma-separated thread counts")
+    rows.add_argument("--threads", type=_counts, default=[1, 2], metavar="1,2", help="of wasm")
     rows.add_argument("--rounds", type=int, default=15)
     rows.add_argument("--start", type=int, default=200, help="position the passes run at")
     rows.add_argument("--json", action="store_true", help="print the report as one JSON object")
@@ -236,9 +236,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _counts(text: str) -> list[int]:
+    return [int(count) for count in text.split(",")]
+
+
 def _rows(args: argparse.Namespace) -> dict[str, Any]:
-    threads = [int(count) for count in args.threads.split(",")]
-    return bench_rows(args.bundle, args.backends.split(","), threads, args.rounds, args.start)
+    return bench_rows(args.bundle, args.backends.split(","), args.threads, args.rounds, args.start)
 
 
 def _model(args: argparse.Namespace) -> dict[str, Any]:

@@ -228,10 +228,9 @@ def summary(result: dict[str, Any]) -> str:
     threads = f", {device['threads']} threads" if device.get("threads", 1) > 1 else ""
     tested = f"; self-test {test['verdict']}" if test["passes"] else ""
     fallen = f"; fallbacks: {', '.join(spec['fallbacks'])}" if spec["fallbacks"] else ""
-    where = f"{device['backend']}: {device['adapter']}{threads}{tested}"
     return (
         f"[{tokens} tokens, {result['finish_reason']}; {speed:.1f} tokens/s; prompt {usage['prompt_tokens']} tokens; "
-        f"first token {first}; load {ms['load']:.0f} ms; {where}]\n"
+        f"first token {first}; load {ms['load']:.0f} ms; {device['backend']}: {device['adapter']}{threads}{tested}]\n"
         f"[drafter {spec['drafter']}: {spec['num_drafted']} drafted, {spec['num_accepted']} accepted, "
         f"{spec['num_target_passes']} target passes; ms: prefill {ms['prefill']:.0f}, draft {ms['draft']:.0f}, "
         f"verify {ms['verify']:.0f}, other {ms['other']:.0f}{fallen}]"

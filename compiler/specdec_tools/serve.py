@@ -1,7 +1,7 @@
 """specdec-serve: the page and one bundle from this machine.
 
 Serves web/ at / and the bundle at /bundle/, nothing else: no listing, no path out of the two folders. Sends the two
-headers that make a page cross-origin isolated (finer clocks now, shared memory later). Does not know what it serves.
+headers that make a page cross-origin isolated (finer clocks, and memory shared by threads). Does not know what it serves.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from specdec_runtime.faults import ArtifactError, SpecdecError, exit_code
 
-from specdec_tools.paths import NODE_MODULES, ROOT, RUNTIME_PY, SHADERS, VENDOR
+from specdec_tools.paths import NODE_MODULES, ROOT, RUNTIME_PY, VENDOR
 
 # Package -> (folder in vendor/, {file in the package: name in that folder})
 PACKAGES: dict[str, tuple[str, dict[str, str]]] = {
@@ -39,7 +39,6 @@ PACKAGES: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "@huggingface/jinja": ("jinja", {"dist/index.js": "index.js", "LICENSE": "LICENSE"}),
 }
-SHADER = "compare.wgsl"  # the one hand-written shader that the page itself runs
 WHEEL = "specdec_runtime.whl"
 SETUP = "Run npm ci --ignore-scripts in the project's root"
 
@@ -85,8 +84,6 @@ def fill_vendor(vendor: Path = VENDOR) -> Path:
         for name, version in _pinned().items():
             _copy_package(name, version, work)
         _build_wheel(work / "runtime")
-        (work / "shaders").mkdir()
-        shutil.copyfile(SHADERS / SHADER, work / "shaders" / SHADER)
         work.chmod(0o755)
         if vendor.exists():
             shutil.rmtree(vendor)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from specdec_compiler.kernels import Params
-from specdec_compiler.kernels.twins import pack_activations
+from specdec_compiler.kernels.twins import pack_activations, pack_groups, readable
 
-from .forms import Arrays
+from .forms import Arrays, kinds
 from .inputs import make_inputs
 from .jobs import Work
 
@@ -31,6 +31,11 @@ class Case:
     start: int = 0
     rows: int | None = None  # valid rows; None: the whole width
     edit: Edit | None = None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of device that have the op."""
+        return kinds(self.op)
 
     def work(self, levels: int) -> Work:
         """The call, with its arguments."""
@@ -80,13 +85,31 @@ def extreme_codes(a: Arrays, p: Params, levels: int) -> None:
     """Activations and weights at the ends of their ranges: the largest integer sums there are."""
     codes = np.full((int(p["m"]), int(p["k"])), levels)
     codes[1::2] = -levels
-    a["xq"] = pack_activations(codes, levels)
+    xq = pack_activations(codes, levels)
+    if levels > 127:
+        a["xq"] = xq
+    else:
+        parts = readable(p, a)
+        a["codes"] = pack_groups(xq, parts["xs"], parts["squares"].reshape(int(p["m"]), -1))
     a["w"] = np.full_like(a["w"], 0xFFFFFFFF if p["fmt"] == "q4" else 0x80808080)
 
 
 def nan_scale(a: Arrays, p: Params, levels: int) -> None:
     """Row 1 is not finite: its outputs must all say so, and no other row's."""
-    a["xs"].reshape(int(p["m"]), -1)[1, 0] = np.nan
+    if levels > 127:
+        a["xs"].reshape(int(p["m"]), -1)[1, 0] = np.nan
+    else:
+        _numbers(a, p)[1, 0, 0] = np.nan
+
+
+def nan_square(a: Arrays, p: Params, levels: int) -> None:
+    """The GPU's mark of a residual row that is not finite."""
+    _numbers(a, p)[1, 0, 2] = np.nan
+
+
+def _numbers(a: Arrays, p: Params) -> np.ndarray:
+    """[M, K/32, 4], a view: scale, sum, squares of each of the GPU's groups."""
+    return a["codes"].view(np.float32).reshape(int(p["m"]), 3, -1, 4)[:, 2]
 
 
 def feedback(a: Arrays, p: Params, levels: int) -> None:
@@ -187,10 +210,34 @@ def _linear_rows() -> list[Case]:
     for op, n, k, fmt, m, valid in shapes:
         params = {"m": m, "n": n, "k": k, "fmt": fmt}
         rows.append(Case(f"{op} {n}x{k} {fmt} rows {valid} of {m}", op, params, 0, valid))
+    rows += _gpu_linear_rows()
     for fmt in ("q4", "q8"):
         params = {"m": 4, "n": 20, "k": 64, "fmt": fmt}
         rows.append(Case(f"linear {fmt} extreme codes", "linear", params, 0, None, extreme_codes))
         rows.append(Case(f"linear {fmt} one NaN row", "linear", params, 0, None, nan_scale))
+    return rows
+
+
+def _gpu_linear_rows() -> list[Case]:
+    """The GPU's linears with what surrounds them."""
+    rows = []
+    for n, k, fmt, m, valid in (
+        (64, 32, "q4", 1, 1),
+        (64, 64, "q8", 4, 3),
+        (192, 576, "q4", 8, 5),
+        (128, 1536, "q4", 2, 2),
+        (64, 1056, "q4", 32, 29),
+    ):
+        params: dict[str, int | str] = {"m": m, "n": n, "k": k, "fmt": fmt}
+        end = f"{n}x{k} {fmt} rows {valid} of {m}"
+        normed = params | {"eps": EPS}
+        rows.append(Case(f"normed linear {end}", "normed_linear", normed, 0, valid))
+        rows.append(Case(f"linear add quantize {end}", "linear_add_quantize", params, 0, valid))
+        rows.append(Case(f"gate up {end}", "gate_up_quantize", normed, 0, valid))
+    bad = {"m": 4, "n": 64, "k": 64, "fmt": "q4"}
+    rows.append(Case("linear add quantize NaN", "linear_add_quantize", bad, 0, None, nan_scale))
+    rows.append(Case("normed linear NaN square", "normed_linear", bad | {"eps": EPS}, 0, None, nan_square))
+    rows.append(Case("gate up NaN", "gate_up_quantize", bad | {"eps": EPS}, 0, None, nan_scale))
     return rows
 
 
@@ -200,12 +247,14 @@ def _quantize_rows() -> list[Case]:
         end = f"k {k} rows {valid} of {m}"
         rows.append(Case(f"quantize {end}", "quantize", {"m": m, "k": k}, 0, valid))
         rows.append(Case(f"norm {end}", "norm_quantize", {"m": m, "k": k, "eps": EPS}, 0, valid))
+        rows.append(Case(f"scale {end}", "scale_quantize", {"m": m, "k": k}, 0, valid))
         rows.append(Case(f"silu {end}", "silu_mul_quantize", {"m": m, "k": k}, 0, valid))
     wide = {"m": 8, "k": 64}
     for name, edits in (("hard", HARD_FLOATS), ("not finite", NOT_FINITE), ("tiny", TINY)):
         rows.append(Case(f"quantize {name}", "quantize", wide, 0, None, rows_of("x", **edits)))
         norm = wide | {"eps": EPS}
         rows.append(Case(f"norm {name}", "norm_quantize", norm, 0, None, rows_of("x", **edits)))
+        rows.append(Case(f"scale {name}", "scale_quantize", wide, 0, None, rows_of("x", **edits)))
     for name, edits in (("hard", HARD_GATES), ("not finite", NOT_FINITE)):
         edit = rows_of("gate_up", **edits)
         rows.append(Case(f"silu {name}", "silu_mul_quantize", wide, 0, None, edit))
@@ -229,6 +278,9 @@ def _cache_rows() -> list[Case]:
         (2, 1, 16, 16, 224, 32, 32),
         (2, 1, 16, 16, 0, 32, 17),
         (2, 1, 128, 64, 300, 2, 1),
+        (8, 1, 128, 64, 380, 4, 4),
+        (10, 1, 48, 64, 127, 8, 6),
+        (2, 1, 256, 64, 130, 1, 1),
     ]
     rows = []
     for h, kv, d, s, start, m, valid in shapes:
@@ -236,8 +288,11 @@ def _cache_rows() -> list[Case]:
         end = f"{h}/{kv} heads of {d} page {s} at {start} rows {valid} of {m}"
         rows.append(Case(f"rope {end}", "rope_append", params, start, valid))
         rows.append(Case(f"attention {end}", "attention", params, start, valid))
-        if start > 250 and m > 1:
+        if h * d % 32 == 0:
             rows.append(Case(f"attend {end}", "attend", params | {"k": h * d}, start, valid))
+        if m < 32:
+            projection = {"n": (h + 2 * kv) * d, "k": 64, "fmt": "q4", "eps": EPS}
+            rows.append(Case(f"qkv rope {end}", "qkv_rope", params | projection, start, valid))
     return rows
 
 

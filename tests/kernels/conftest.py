@@ -21,9 +21,9 @@ from specdec_compiler.kernels import OPS
 from .cases import CASES
 from .device_cpu import run_native, run_wasm
 from .device_gpu import run_chromium, run_lavapipe
-from .invariance import SPECS, works
+from .invariance import specs, works
 from .jobs import Arrays, Batch, Work
-from .mutants import MUTANT_SPECS, MUTANTS
+from .mutants import MUTANTS, mutant_specs
 
 LEVELS = {"cpu": 32767, "gpu": 127}
 
@@ -74,11 +74,11 @@ class Jobs:
 def all_jobs(kind: str) -> Jobs:
     """Everything to run on a kind of device."""
     levels, batch = LEVELS[kind], Batch(kind)
-    cases = {case.name: case.work(levels) for case in CASES}
-    specs = {spec.name: works(spec, levels) for spec in (*SPECS, *MUTANT_SPECS)}
+    cases = {case.name: case.work(levels) for case in CASES if kind in case.kinds}
+    tried = {spec.name: works(spec, levels) for spec in (*specs(kind), *mutant_specs(kind))}
     with patch.dict(OPS, MUTANTS):
         placed = {name: (batch.add(work), work) for name, work in cases.items()}
-        ranges = {name: (min([batch.add(work) for work in many]), many) for name, many in specs.items()}
+        ranges = {name: (min([batch.add(work) for work in many]), many) for name, many in tried.items()}
     return Jobs(levels, batch, placed, ranges)
 
 

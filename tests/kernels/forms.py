@@ -1,9 +1,10 @@
 """What the tests call an op, as kernels: most are one kernel; some are two, and other two on the GPU than on the CPU.
 
-attention  in two kernels on the GPU
-attend     the attention of a layer and the quantizing of its result, which the GPU fuses
-choose     what follows the logits: argmax, then advance
-Scratch is what the first kernel hands to the second; it comes back too, so that row invariance sees its bits.
+attend         the attention of a layer and the quantizing of its result, which the GPU fuses with the merge of its splits
+choose         what follows the logits: argmax, then advance
+normed_linear  a linear that takes a norm's factor, on the GPU
+Some ops exist on one kind of device only (kinds). Scratch is what the first kernel hands to the second; it comes back too, so that row
+invariance sees its bits.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from specdec_compiler.kernels.select import PARTIAL, num_chunks
 
 Arrays = dict[str, np.ndarray]
 MUTANT = "mutant_"  # begins the name of an op whose first kernel was made wrong on purpose (mutants.py)
-TWO_KERNELS = {
-    ("attention", "gpu"): ("attention_split", "attention_merge"),
+KERNELS = {
     ("attend", "cpu"): ("attention", "quantize"),
-    ("attend", "gpu"): ("attention_split", "attention_merge_quantize"),
+    ("attend", "gpu"): ("attention_split", "attention_merge"),
     ("choose", "cpu"): ("argmax", "advance"),
     ("choose", "gpu"): ("argmax_split", "argmax_merge"),
+    ("normed_linear", "gpu"): ("linear",),
 }
+_COMPOSED = {op for op, _ in KERNELS}
 _RENAMED = {("attend", "quantize", "x"): "out"}  # the second kernel's name of what the first wrote
 
 
@@ -40,37 +42,45 @@ def real(op: str) -> str:
     return op.removeprefix(MUTANT)
 
 
+def kinds(op: str) -> tuple[str, ...]:
+    """The kinds of device that have the op."""
+    name = real(op)
+    if name in _COMPOSED:
+        return tuple(kind for kind in ("cpu", "gpu") if (name, kind) in KERNELS)
+    return tuple(kind for kind in ("cpu", "gpu") if getattr(OPS[name], kind) is not None)
+
+
 def steps(op: str, kind: str) -> list[Step]:
     """The kernels of an op on a kind of device."""
-    kernels = TWO_KERNELS.get((real(op), kind), (real(op),))
-    listed = [
-        Step(kernel, tuple(_RENAMED.get((real(op), kernel, arg), arg) for arg, _ in OPS[kernel].args))
-        for kernel in kernels
-    ]
+    kernels = KERNELS.get((real(op), kind), (real(op),))
+    listed = []
+    for kernel in kernels:
+        args = OPS[kernel].form(kind).args
+        listed.append(Step(kernel, tuple(_RENAMED.get((real(op), kernel, arg), arg) for arg, _ in args)))
     if op != real(op):
         listed[0] = Step(MUTANT + listed[0].op, listed[0].slots)
     return listed
 
 
-def arguments(op: str) -> dict[str, str]:
-    """name -> access of what goes into and comes out of an op, scratch excluded: the same on every device."""
+def arguments(op: str, kind: str) -> dict[str, str]:
+    """name -> access of what goes into and comes out of an op on a kind of device, scratch excluded."""
     access: dict[str, str] = {}
-    for step in steps(real(op), "cpu"):
-        for slot, (_, how) in zip(step.slots, OPS[step.op].args, strict=True):
+    for step in steps(real(op), kind):
+        for slot, (_, how) in zip(step.slots, OPS[step.op].form(kind).args, strict=True):
             read_before = how == "read" and slot in access
             access[slot] = access[slot] if read_before else how
     if real(op) == "attend":
-        del access["out"]
+        del access["out" if kind == "cpu" else "partial"]
+    if real(op) == "choose" and kind == "gpu":
+        del access["partial"]
     return access
 
 
 def scratch(op: str, kind: str, p: Params) -> Arrays:
     """The scratch buffers of an op, as they are before the call."""
     m = int(p.get("m", 0))
-    if real(op) in ("attend", "attention"):
+    if real(op) == "attend":
         heads, d = m * int(p["h"]), int(p["d"])
-        if kind == "cpu" and real(op) == "attention":
-            return {}
         if kind == "cpu":
             return {"out": np.full(heads * d, np.nan, np.float32)}
         return {"partial": np.full(heads * num_splits(int(p["ctx"])) * (d + 2), np.nan, np.float32)}

@@ -12,8 +12,9 @@ import numpy as np
 from specdec_compiler.emit.weights import packed_matrix, rope_table
 from specdec_compiler.kernels import Params
 from specdec_compiler.kernels.base import GROUP, OUT_ROWS
+from specdec_compiler.kernels.quantize import GROUP_WORDS
 from specdec_compiler.kernels.rope import kv_elements
-from specdec_compiler.kernels.twins import pack_activations, page_index
+from specdec_compiler.kernels.twins import pack_activations, pack_groups, pack_pages, page_index
 from specdec_compiler.quantize import QuantWeight
 
 from .forms import Arrays
@@ -27,7 +28,7 @@ def floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
 
 
 def blank(size: int, dtype=np.float32) -> np.ndarray:
-    return np.full(size, UNTOUCHED, dtype)
+    return np.full(size, UNTOUCHED, np.int64).astype(dtype)
 
 
 @cache
@@ -47,15 +48,19 @@ def activations(rng: np.random.Generator, m: int, k: int, levels: int) -> Arrays
     scale = (rng.uniform(0.5, 2, (m, k // GROUP)) / levels).astype(np.float32)
     sums = (scale * codes.sum(axis=2)).astype(np.float32)
     xs = np.stack([scale, sums], axis=2).astype(np.float32).ravel()
-    return {"xq": pack_activations(codes.reshape(m, k), levels), "xs": xs}
+    xq = pack_activations(codes.reshape(m, k), levels)
+    if levels > 127:
+        return {"xq": xq, "xs": xs}
+    return {"codes": pack_groups(xq, xs, rng.uniform(1, 60, (m, k // GROUP)))}
 
 
-def blank_codes(m: int, k: int, levels: int) -> Arrays:
-    xq = blank(m * k, np.int16) if levels > 127 else blank(m * k // 4, np.int32)
-    return {"xq": xq, "xs": blank(m * k // GROUP * 2)}
+def blank_codes(m: int, k: int, levels: int, name: str = "codes") -> Arrays:
+    if levels > 127:
+        return {"xq": blank(m * k, np.int16), "xs": blank(m * k // GROUP * 2)}
+    return {name: blank(m * k // GROUP * GROUP_WORDS, np.int32).view(np.uint32)}
 
 
-def _cache_arrays(p: Params, rng: np.random.Generator, first_stale: int, junk: float) -> Arrays:
+def _cache_arrays(p: Params, rng: np.random.Generator, levels: int, first_stale: int, junk: float) -> Arrays:
     """Page table and pages; positions from first_stale on hold junk."""
     table = {"page_table": rng.permutation(int(p["pages"])).astype(np.int32)}
     pages = {name: floats(rng, kv_elements(p)) for name in ("k_pages", "v_pages")}
@@ -64,7 +69,7 @@ def _cache_arrays(p: Params, rng: np.random.Generator, first_stale: int, junk: f
             k_at, v_at = page_index(p, table, position, head)
             pages["k_pages"][k_at] = junk
             pages["v_pages"][v_at] = junk
-    return table | pages
+    return table | (pages if levels > 127 else {"pages": pack_pages(p, **pages)})
 
 
 def _embed(p, rng, levels, start, rows):
@@ -100,16 +105,33 @@ def _linear_add(p, rng, levels, start, rows):
     return _linear(p, rng, levels, start, rows) | {"residual": residual}
 
 
+def _linear_add_quantize(p, rng, levels, start, rows):
+    m, n = int(p["m"]), int(p["n"])
+    more = {"weight": floats(rng, n), **blank_codes(m, n, levels, "next_codes")}
+    return _linear_add(p, rng, levels, start, rows) | more
+
+
+def _gate_up_quantize(p, rng, levels, start, rows):
+    arrays = _linear(p, rng, levels, start, rows)
+    m, n = int(p["m"]), arrays.pop("out").size // int(p["m"])
+    return arrays | blank_codes(m, n // 2, levels, "next_codes")
+
+
+def _qkv_rope(p, rng, levels, start, rows):
+    arrays = _linear(p, rng, levels, start, rows) | _rope_append(p, rng, levels, start, rows)
+    return {name: array for name, array in arrays.items() if name not in ("out", "qkv")}
+
+
 def _rope_append(p, rng, levels, start, rows):
     m, h, kv, d = (int(p[key]) for key in ("m", "h", "kv", "d"))
     table = rope_table(ROPE_THETA, int(p["ctx"]), d).ravel()
-    pages = _cache_arrays(p, rng, int(p["ctx"]), 0)
+    pages = _cache_arrays(p, rng, levels, int(p["ctx"]), 0)
     return {"qkv": floats(rng, m, h + 2 * kv, d), "table": table, **pages, "q": blank(m * h * d)}
 
 
 def _attention(p, rng, levels, start, rows):
     m, h, d = (int(p[key]) for key in ("m", "h", "d"))
-    pages = _cache_arrays(p, rng, start + rows, np.nan)
+    pages = _cache_arrays(p, rng, levels, start + rows, np.nan)
     return {"q": floats(rng, m, h, d) * 2, **pages, "out": blank(m * h * d)}
 
 
@@ -147,8 +169,13 @@ def _score(p, rng, levels, start, rows):
 _MAKERS = {
     "embed": _embed,
     "norm_quantize": _norm_quantize,
+    "scale_quantize": _norm_quantize,
     "linear": _linear,
+    "normed_linear": _linear,
     "linear_add": _linear_add,
+    "linear_add_quantize": _linear_add_quantize,
+    "gate_up_quantize": _gate_up_quantize,
+    "qkv_rope": _qkv_rope,
     "rope_append": _rope_append,
     "attention": _attention,
     "attend": _attend,

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from specdec_compiler.kernels.base import OUT_ROWS
-from specdec_compiler.kernels.twins import page_index
+from specdec_compiler.kernels.twins import page_index, readable
 
 from .cases import EPS
-from .forms import Arrays, arguments, real
+from .forms import Arrays, arguments, kinds, real
 from .inputs import blank, make_inputs
 from .jobs import Work
 
@@ -23,11 +23,17 @@ VERIFY_WIDTHS = (
     4,
     8,
 )  # ops on logits: prefill has no head; and positions too many to try in 1,100 rows each
+_ACTIVATIONS = ("xq", "xs", "codes")
 ROW_INPUTS = {
     "embed": (),
     "norm_quantize": ("x",),
-    "linear": ("xq", "xs"),
-    "linear_add": ("xq", "xs", "residual"),
+    "scale_quantize": ("x",),
+    "linear": _ACTIVATIONS,
+    "normed_linear": _ACTIVATIONS,
+    "linear_add": (*_ACTIVATIONS, "residual"),
+    "linear_add_quantize": (*_ACTIVATIONS, "residual"),
+    "gate_up_quantize": _ACTIVATIONS,
+    "qkv_rope": _ACTIVATIONS,
     "rope_append": ("qkv",),
     "attention": ("q",),
     "attend": ("q",),
@@ -38,9 +44,9 @@ ROW_INPUTS = {
     "choose": ("logits",),
     "score": ("logits", "score_ids"),
 }
-POSITIONAL = ("embed", "rope_append", "attention", "attend")
+POSITIONAL = ("embed", "rope_append", "qkv_rope", "attention", "attend")
 FIXED_ROWS = {("choose", "out"), ("score", "score"), ("score", "score_ids")}  # OUT_ROWS rows at every width
-PAGES = ("k_pages", "v_pages")
+PAGES = ("k_pages", "v_pages", "pages")
 STATE = ("args", "tokens", "done")  # written, but not by rows
 
 
@@ -91,12 +97,13 @@ def works(spec: Spec, levels: int) -> list[Work]:
     rng = np.random.default_rng([*spec.name.encode()])
     start = spec.position if spec.like in POSITIONAL else 0
     probe = make_inputs(spec.like, spec.params | {"m": 1}, levels, rng, start, max(WIDTHS))
-    return [_work(spec, run, probe, rng) for run in runs(spec)]
+    kind = "cpu" if levels > 127 else "gpu"
+    return [_work(spec, run, probe, rng, kind) for run in runs(spec)]
 
 
-def _work(spec: Spec, run: Run, probe: Arrays, rng: np.random.Generator) -> Work:
+def _work(spec: Spec, run: Run, probe: Arrays, rng: np.random.Generator, kind: str) -> Work:
     arrays = dict(probe)
-    for name, access in arguments(spec.like).items():
+    for name, access in arguments(spec.like, kind).items():
         if (spec.like, name) in FIXED_ROWS or name in PAGES:
             width = 1
         else:
@@ -122,6 +129,14 @@ def _placed(spec: Spec, run: Run, name: str, row: np.ndarray, rng: np.random.Gen
     return block.ravel()
 
 
+def _position(spec: Spec, work: Work, name: str, found: Arrays) -> list[np.ndarray]:
+    """What pages hold of the probe's position, every head."""
+    parts = ("k_pages", "v_pages") if name == "pages" else (name,)
+    heads = range(int(work.params["kv"]))
+    at = [page_index(work.params, work.arrays, spec.position, head) for head in heads]
+    return [found[part][places[PAGES.index(part)]] for part in parts for places in at]
+
+
 def _probe_bits(spec: Spec, run: Run, work: Work, result: Arrays) -> dict[str, bytes]:
     """What the probe's row left in each written argument."""
     bits = {}
@@ -129,11 +144,10 @@ def _probe_bits(spec: Spec, run: Run, work: Work, result: Arrays) -> dict[str, b
         if name in STATE:
             continue
         if name in PAGES:
-            places = [
-                page_index(work.params, work.arrays, spec.position, head)[PAGES.index(name)]
-                for head in range(int(work.params["kv"]))
-            ]
-            bits[name] = value[np.concatenate(places)].tobytes()
+            bits[name] = b"".join(
+                value_of.tobytes()
+                for value_of in _position(spec, work, name, readable(work.params, {name: value}))
+            )
         else:
             rows = OUT_ROWS if (spec.like, name) in FIXED_ROWS else run.width
             bits[name] = value.reshape(rows, -1)[run.slot].tobytes()
@@ -157,19 +171,39 @@ def heads(h: int, kv: int, d: int, s: int) -> dict[str, int | str]:
     return {"h": h, "kv": kv, "d": d, "s": s, "ctx": 576, "pages": 576 // s}
 
 
+def specs(kind: str) -> list[Spec]:
+    """The specs of ops that a kind of device has."""
+    return [spec for spec in SPECS if kind in kinds(spec.op)]
+
+
 SMALL, GROUPED = heads(2, 1, 16, 16), heads(3, 1, 64, 64)
 SPECS = [
     Spec("embed", {"n": 301, "k": 64, "fmt": "q4", "tokens": 600}, 40),
     Spec("embed", {"n": 301, "k": 576, "fmt": "q8", "tokens": 600}, 257),
     *(Spec("norm_quantize", {"k": k, "eps": EPS}) for k in (64, 576, 1536)),
+    *(Spec("scale_quantize", {"k": k}) for k in (64, 576)),
     *(Spec("linear", {"n": 20, "k": k, "fmt": fmt}) for k, fmt in ((64, "q4"), (576, "q8"), (1536, "q4"))),
     *(Spec("linear_add", {"n": 20, "k": k, "fmt": fmt}) for k, fmt in ((576, "q4"), (1536, "q8"))),
+    *(
+        Spec("normed_linear", {"n": 20, "k": k, "fmt": fmt, "eps": EPS})
+        for k, fmt in ((576, "q8"), (1536, "q4"))
+    ),
+    *(Spec("linear_add_quantize", {"n": 64, "k": k, "fmt": "q4"}) for k in (64, 576, 1536)),
+    *(Spec("gate_up_quantize", {"n": 128, "k": k, "fmt": "q4", "eps": EPS}) for k in (64, 576, 1056)),
+    Spec("qkv_rope", SMALL | {"n": 64, "k": 64, "fmt": "q4", "eps": EPS}, 255),
+    Spec("qkv_rope", GROUPED | {"n": 320, "k": 576, "fmt": "q4", "eps": EPS}, 257),
     *(Spec("rope_append", SMALL, position) for position in (0, 255, 256)),
     Spec("rope_append", GROUPED, 257),
     *(Spec("attention", shape, 256) for shape in (SMALL, GROUPED)),
     *(Spec("attention", SMALL, at, VERIFY_WIDTHS) for at in (0, 3, 254, 255, 257, 511, 512, 513)),
     *(Spec("attention", GROUPED, at, VERIFY_WIDTHS) for at in (255, 257)),
+    *(
+        Spec("attend", SMALL | {"k": 32}, at, VERIFY_WIDTHS)
+        for at in (0, 3, 127, 128, 129, 255, 256, 257, 511, 512, 513)
+    ),
+    *(Spec("attend", GROUPED | {"k": 192}, at, VERIFY_WIDTHS) for at in (128, 255, 256)),
     Spec("attend", GROUPED | {"k": 192}, 257),
+    Spec("attend", heads(8, 1, 128, 64) | {"k": 1024}, 258, VERIFY_WIDTHS),
     Spec("quantize", {"k": 576}),
     Spec("silu_mul_quantize", {"k": 1536}),
     Spec("concat2", {"parts": "4x64"}),

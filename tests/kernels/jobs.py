@@ -55,7 +55,7 @@ class Batch:
             self.arguments[name] = step.slots
             listed.append((name, step.slots))
         extra = scratch(work.op, self.kind, work.params)
-        written = [name for name, access in arguments(work.op).items() if access != "read"]
+        written = [name for name, access in arguments(work.op, self.kind).items() if access != "read"]
         self.jobs.append(Job(tuple(listed), work.arrays | extra, (*written, *extra)))
         return len(self.jobs) - 1
 

@@ -6,12 +6,16 @@ Each is the real kernel built with one constant or loop changed when it has more
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest.mock import patch
 
 from specdec_compiler.kernels import OPS, Op, Params
 from specdec_compiler.kernels import attention as attention_file
 from specdec_compiler.kernels import linear as linear_file
+from specdec_compiler.kernels.base import Form
 
+from .cases import EPS
+from .forms import kinds
 from .invariance import Spec, heads
 
 K = 1536
@@ -34,26 +38,42 @@ _REAL = linear_file.T
 
 
 def _mutant(op: str, cpu, gpu) -> Op:
-    def build(form: str, change):
-        def build_changed(name: str, p: Params):
+    def mutate(form: Form | None, change) -> Form | None:
+        if form is None or change is None:
+            return None
+
+        def build(name: str, p: Params):
             if int(p["m"]) == 1:
-                return getattr(OPS[op], form)(name, p)
+                return form.build(name, p)
             with patch.object(*change):
-                return getattr(OPS[op], form)(name, p)
+                return form.build(name, p)
 
-        return build_changed
+        return replace(form, build=build)
 
-    return Op(f"mutant_{op}", OPS[op].args, build("cpu", cpu), build("gpu", gpu))
+    return Op(f"mutant_{op}", mutate(OPS[op].cpu, cpu), mutate(OPS[op].gpu, gpu))
 
 
 # op -> (change on the CPU, change on the GPU), each (file, name, value)
 _CHANGES = {
-    "linear": ((linear_file, "T", _Descending()), (linear_file, "LANES", 64)),
+    "linear": ((linear_file, "T", _Descending()), (linear_file, "LANES", 16)),
+    "linear_add_quantize": (None, (linear_file, "LANES", 16)),
+    "gate_up_quantize": (None, (linear_file, "LANES", 16)),
+    "qkv_rope": (None, (linear_file, "LANES", 16)),
     "attention": ((attention_file, "SPLIT", 128), None),
-    "attention_split": (None, (attention_file, "_lanes", lambda d: 32)),
+    "attention_split": (None, (attention_file, "PEAK_LANES", 8)),
 }
 MUTANTS = {f"mutant_{op}": _mutant(op, *changes) for op, changes in _CHANGES.items()}
+_NORMED = {"k": K, "fmt": "q4", "eps": EPS}
+_HEADS = heads(16, 4, 16, 16)
 MUTANT_SPECS = [
     Spec("mutant_linear", {"n": 20, "k": K, "fmt": "q4"}, widths=(1, 2)),
-    Spec("mutant_attention", heads(16, 4, 16, 16), 256, widths=(1, 2)),
+    Spec("mutant_linear_add_quantize", {"n": 64, "k": K, "fmt": "q4"}, widths=(1, 2)),
+    Spec("mutant_gate_up_quantize", {"n": 64, **_NORMED}, widths=(1, 2)),
+    Spec("mutant_qkv_rope", {"n": 384, **_NORMED, **_HEADS}, 256, widths=(1, 2)),
+    Spec("mutant_attend", _HEADS | {"k": 256}, 256, widths=(1, 2)),
 ]
+
+
+def mutant_specs(kind: str) -> list[Spec]:
+    """Those of ops that a kind of device has."""
+    return [spec for spec in MUTANT_SPECS if kind in kinds(spec.op)]

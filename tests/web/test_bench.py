@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
 from specdec_runtime.plan import load_plan
 from specdec_tools.bench import COLUMNS, main
+from specdec_tools.bench_rows import table
 
 
 def test_a_packed_folder_is_complete(tiny_bundle, tmp_path, capsys):
@@ -55,3 +57,25 @@ def test_a_report_of_run_is_shown_and_drawn(tmp_path, capsys):
     assert "| wasm | off | 100.0 | 250.0 |" in capsys.readouterr().out
     drawn = (tmp_path / "b.svg").read_text()
     assert drawn.count(">native, off</text>") == 2 and drawn.count(">250</text>") == 2
+
+
+@pytest.mark.browser
+def test_rows_are_timed_by_backend_threads_and_width(tiny_bundle, capsys):
+    bundle = str(tiny_bundle(0, 301))
+    assert main(["rows", bundle, "--threads", "1,2", "--rounds", "2", "--start", "40", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    groups = {(row["backend"], row["threads"]) for row in rows}
+    assert groups == {("native", 1), ("wasm", 1), ("wasm", 2)}
+    assert [row["rows"] for row in rows if row["backend"] == "native"] == [1, 2, 4, 8, 32]
+    assert all(row["median_ms"] >= row["least_ms"] > 0 for row in rows if row["backend"] == "native")
+    text = table({"rows": rows})
+    assert text.count("\n") == 4 and "| wasm | 2 |" in text and "verify_8, 8 rows" in text
+
+
+@pytest.mark.browser
+def test_a_run_says_what_the_renderer_holds(tiny_bundle, capsys):
+    command = ["run", str(tiny_bundle(0, 301)), "--rounds", "1", "--max-tokens", "4", "--threads", "2"]
+    assert main([*command, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["devices"]["wasm"]["threads"] == 2
+    assert 50 < report["memory"]["pss_mib"] < 450

@@ -116,6 +116,8 @@ def test_exit_codes_by_family(
         "--prompt-ids 1 --raw",
         "--prompt-ids 1 --system x",
         "--prompt x --width 3",
+        "--prompt x --threads 2",
+        "--prompt x --backend wasm --threads two",
         "--prompt x --timeout nan",
         "--prompt x --timeout inf",
         "--prompt x --timeout 0",
@@ -261,6 +263,22 @@ def test_browser_json(fake_bundle: Path) -> None:
     result = json.loads(done.stdout)
     assert result["token_ids"] == fake_greedy(PROMPT_IDS, 25)
     assert result["device"]["backend"] == "webgpu" and "swiftshader" in result["device"]["adapter"]
+
+
+@pytest.mark.browser
+def test_browser_threads(fake_bundle: Path) -> None:
+    command = _command(fake_bundle, "--backend", "wasm", "--prompt-ids", IDS, "--json", "--max-tokens", "25")
+    done = subprocess.run(
+        [*command, "--threads", "3"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["token_ids"] == fake_greedy(PROMPT_IDS, 25)
+    assert (result["device"]["threads"], result["device"]["threads_reason"]) == (3, "")
+    done = subprocess.run(
+        [*command, "--threads", "0"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2 and json.loads(done.stdout)["error"]["where"] == "threads"
 
 
 @pytest.mark.browser

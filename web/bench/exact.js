@@ -1,4 +1,5 @@
-// Greedy equality on this machine's device: every prompt plain, then with each drafter and k; all token ids compared.
+// Greedy equality on this machine's device: every prompt plain, then several plain steps a submit, then with each drafter and k; all
+// token ids compared.
 //
 // Opened with ?bundle=URL&backend=webgpu[&tokens=128][&prompts=URL]; prompts.json is [[name, text, raw], ...]. The outcome is
 // window.benchResult and goes to POST /result where a runner listens. Also scores one answer at every width: equal, or it says so.
@@ -7,6 +8,7 @@ import { Client } from "../page/client.js";
 
 const KS = [1, 3, 7];
 const DRAFTERS = ["ngram", "model"];
+const PLAIN_STEPS = [2, 4, 8];
 
 /** @param {URLSearchParams} query */
 async function run(query) {
@@ -17,17 +19,19 @@ async function run(query) {
   const result = { device: loaded.device, load_ms: loaded.load_ms, runs: 0, different: /** @type {string[]} */ ([]), rows: /** @type {object[]} */ ([]) };
   for (const [name, prompt, raw] of prompts) {
     const request = { prompt, raw, max_tokens: tokens };
-    const plain = await client.generate({ ...request, drafter: "off", k: 0 });
+    const plain = await client.generate({ ...request, drafter: "off", k: 0, plain_steps: 1 });
     const row = { name, tokens: plain.token_ids.length, plain_ms: plain.timing_ms.decode, prefill_ms: plain.timing_ms.prefill };
     const text = plain.text.slice(0, 60);
     const speeds = /** @type {Record<string, number>} */ ({});
+    const variants = PLAIN_STEPS.map((plain_steps) => ({ label: `plain ${plain_steps}`, drafter: "off", k: 0, plain_steps }));
     for (const drafter of DRAFTERS) {
-      for (const k of KS) {
-        const fast = await client.generate({ ...request, drafter, k });
-        result.runs += 1;
-        speeds[`${drafter} ${k}`] = fast.timing_ms.decode;
-        if (JSON.stringify(fast.token_ids) !== JSON.stringify(plain.token_ids)) result.different.push(`${name} ${drafter} ${k}`);
-      }
+      for (const k of KS) variants.push({ label: `${drafter} ${k}`, drafter, k, plain_steps: 1 });
+    }
+    for (const { label, ...variant } of variants) {
+      const fast = await client.generate({ ...request, ...variant });
+      result.runs += 1;
+      speeds[label] = fast.timing_ms.decode;
+      if (JSON.stringify(fast.token_ids) !== JSON.stringify(plain.token_ids)) result.different.push(`${name} ${label}`);
     }
     const scores = [];
     for (const width of [1, 2, 4, 8]) {

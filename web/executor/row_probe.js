@@ -14,7 +14,7 @@ import { alignUp, pagesIn } from "./layout.js";
 /** @typedef {import("./selftest.js").Difference} Difference */
 /** @typedef {{name: string, start: number, pageBytes: number, at: number}} Pages of K or V: from byte `start` of a tensor on; kept at `at` */
 
-const SHADER = new URL("../vendor/shaders/compare.wgsl", import.meta.url);
+const SHADER = new URL("compare.wgsl", import.meta.url);
 const MAX_ROWS = 16; // of a span whose logits are compared
 const MAX_SPAN = 64; // positions of a span
 const JOB_BYTES = 256; // one dynamic offset apart
@@ -25,7 +25,7 @@ const COMPILE_MS = 180000;
 async function shaderText() {
   const response = await fetch(SHADER, { cache: "no-cache" });
   if (response.ok) return response.text();
-  throw new ArtifactError("the self-test's shader is missing", SHADER.href, "Fill web/vendor with python -m specdec_tools.site");
+  throw new ArtifactError("the self-test's shader is missing", SHADER.href, "Serve the whole web folder");
 }
 
 export class RowProbe {
@@ -99,9 +99,9 @@ export class RowProbe {
     };
     const logits = this.place("target.logits");
     this.logitsGroup = group(logits, { buffer: /** @type {GPUBuffer} */ (this.logits) });
-    this.kvGroups = this.kv.map(({ name, pageBytes, at }) => {
-      const size = this.maxPages * pageBytes;
-      return group(this.place(name), { buffer: /** @type {GPUBuffer} */ (this.pages), offset: at, size });
+    this.kvGroups = this.kv.map(({ buffer, offset, pageBytes, at }) => {
+      const found = { buffer: executor.buffers[buffer], offset, size: this.model.num_pages * pageBytes };
+      return group(found, { buffer: /** @type {GPUBuffer} */ (this.pages), offset: at, size: this.maxPages * pageBytes });
     });
   }
 

@@ -103,8 +103,9 @@ export function showLoaded(loaded) {
   badge.hidden = false;
   badge.textContent = device.backend === "wasm" ? "CPU (WebAssembly)" : `GPU (${device.adapter})`;
   const threads = device.threads > 1 ? `, ${device.threads} threads` : device.threads_reason && `, one thread: ${device.threads_reason}`;
-  const where = `${device.backend}: ${device.adapter}${threads ?? ""}${reason ? ` (${reason})` : ""}`;
-  const detail = `${where}, loaded in ${duration(loaded.load_ms)}; ${selfTestText(device.self_test)}`;
+  const why = reason ? ` (${reason})` : "";
+  const test = selfTestText(device.self_test);
+  const detail = `${device.backend}: ${device.adapter}${threads ?? ""}${why}, loaded in ${duration(loaded.load_ms)}; ${test}`;
   badge.title = detail;
   show("device-detail", detail);
   showMemory(loaded.memory);

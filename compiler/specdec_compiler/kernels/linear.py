@@ -36,7 +36,10 @@ from .ir import (
 from .quantize import ORDER, VECTORS, WORDS, WordQuantizer, codes_gpu, first_of_word, silu_mul
 from .rope import APPENDED, Appender, append_params
 
-TILE = 4  # sums of one CPU loop: rows x blocks of weights. More spill in some browsers; fewer leave loads unshared
+ROW_TILE = 4  # rows that share unpacked weights on the CPU. More spill; several blocks at once are too many streams of memory
+# Up to so many rows a group's chunks are unrolled: loads of weights run ahead. Beyond, LLVM would compute one row's sum after the
+# other and spill every unpacked weight between them: then they are a loop.
+UNROLLED_ROWS = 2
 
 
 def _chunks(fmt: str) -> int:
@@ -66,67 +69,54 @@ def _first_k(fmt: str, chunk):
     return T.shift_right(chunk, 1) * 8 + T.bitwise_and(chunk, 1) * 2
 
 
-def _tile(m: int, blocks: int) -> tuple[int, int]:
-    """Rows and blocks of weights that share a loop: what is unpacked serves all rows, an activation all blocks."""
-    rows = min(m, TILE)
-    wide = TILE // rows
-    while blocks % wide:
-        wide //= 2
-    return rows, wide
+def _group_dots(fmt: str, w, xq, vector_at, x_at, rows: int, iacc) -> None:
+    """iacc[row] = the integer dots of one group."""
 
-
-def _group_dots(fmt: str, w, xq, vector_at, x_at, rows: int, wide: int, iacc) -> None:
-    """iacc[row * wide + block] = the integer dots of one group.
-
-    A loop over the chunks, not unrolled: LLVM would compute one sum after the other and spill every unpacked weight.
-    """
-    for i in range(rows * wide):
-        store(iacc, i, splat(T.int32(0)))
-    with T.serial(0, _chunks(fmt)) as chunk:
-        words = [T.bind(w[T.Ramp(vector_at(b, chunk) * 8, 1, 8)]) for b in range(wide)]
-        for pairs in zip(*[_weight_pairs(fmt, word) for word in words], strict=True):
+    def dots(chunk) -> None:
+        word = T.bind(w[T.Ramp(vector_at(chunk) * 8, 1, 8)])
+        for pair, position in _weight_pairs(fmt, word):
             for r in range(rows):
-                two = xq[T.Ramp(x_at(r) + _first_k(fmt, chunk) + pairs[0][1], 1, 2)]
-                codes = T.bind(T.reinterpret("int16x8", splat(T.reinterpret("int32", two))))
-                for b, (pair, _) in enumerate(pairs):
-                    store(iacc, r * wide + b, iacc[r * wide + b] + dot_i16(pair, codes))
+                two = xq[T.Ramp(x_at(r) + _first_k(fmt, chunk) + position, 1, 2)]
+                activations = T.reinterpret("int16x8", splat(T.reinterpret("int32", two)))
+                store(iacc, r, iacc[r] + dot_i16(pair, activations))
+
+    for r in range(rows):
+        store(iacc, r, splat(T.int32(0)))
+    if rows > UNROLLED_ROWS:
+        with T.serial(0, _chunks(fmt)) as chunk:
+            dots(chunk)
+    else:
+        for chunk in range(_chunks(fmt)):
+            dots(T.int32(chunk))
 
 
 def _cpu(name: str, p: Params, residual: bool):
     m, n, k, fmt = int(p["m"]), int(p["n"]), int(p["k"]), str(p["fmt"])
-    groups, blocks, chunks = k // GROUP, n // 4, _chunks(fmt)
-    rows, wide = _tile(m, blocks)
-    tile = [(r, b) for r in range(rows) for b in range(wide)]
+    groups, blocks, chunks, tile = k // GROUP, n // 4, _chunks(fmt), min(m, ROW_TILE)
     scales = 2 if fmt == "q4" else 1
 
     def body(share, args, xq, xs, w, ws, *rest):
         out = rest[-1]
-        acc, iacc = local(len(tile), F32X4), local(len(tile), I32X4)
+        acc, iacc = local(tile, F32X4), local(tile, I32X4)
         num_rows = T.bind(args[1])
-        with share.of(blocks // wide) as each, T.serial(0, T.truncdiv(num_rows + (rows - 1), rows)) as step:
-            row0, block0 = T.bind(step * rows), T.bind(each * wide)
-            for i in range(len(tile)):
-                store(acc, i, splat(f32(0)))
+        with share.of(blocks) as nb, T.serial(0, T.truncdiv(num_rows + (tile - 1), tile)) as mt:
+            row0 = T.bind(mt * tile)
+            for r in range(tile):
+                store(acc, r, splat(f32(0)))
             with T.serial(0, groups) as g:
-                _group_dots(
-                    fmt,
-                    w,
-                    xq,
-                    lambda b, chunk: ((block0 + b) * chunks + chunk) * groups + g,
-                    lambda r: (row0 + r) * k + g * GROUP,
-                    rows,
-                    wide,
-                    iacc,
-                )
-                for r, b in tile:
-                    i, x, at = r * wide + b, ((row0 + r) * groups + g) * 2, (block0 + b) * scales * groups + g
-                    term = load4(ws, at * 4) * (splat(xs[x]) * T.cast(iacc[i], F32X4))
-                    if fmt == "q4":
-                        term = term + load4(ws, (at + groups) * 4) * splat(xs[x + 1])
-                    store(acc, i, acc[i] + term)
-            for r, b in tile:
-                i, at = r * wide + b, (row0 + r) * n + (block0 + b) * 4
-                store4(out, at, load4(rest[0], at) + acc[i] if residual else acc[i])
+                vector_at = lambda chunk: (nb * chunks + chunk) * groups + g  # noqa: E731
+                _group_dots(fmt, w, xq, vector_at, lambda r: (row0 + r) * k + g * GROUP, tile, iacc)
+                scale = T.bind(load4(ws, (nb * scales * groups + g) * 4))
+                minimum = T.bind(load4(ws, ((nb * scales + 1) * groups + g) * 4)) if fmt == "q4" else None
+                for r in range(tile):
+                    at = ((row0 + r) * groups + g) * 2
+                    term = scale * (splat(xs[at]) * T.cast(iacc[r], F32X4))
+                    if minimum is not None:
+                        term = term + minimum * splat(xs[at + 1])
+                    store(acc, r, acc[r] + term)
+            for r in range(tile):
+                at = (row0 + r) * n + nb * 4
+                store4(out, at, load4(rest[0], at) + acc[r] if residual else acc[r])
 
     weights = blocks * groups * (32 if fmt == "q4" else 64)
     params = [
@@ -142,13 +132,12 @@ def _cpu(name: str, p: Params, residual: bool):
 
 
 def _cpu_parts(p: Params) -> int:
-    blocks = int(p["n"]) // 4
-    return blocks // _tile(int(p["m"]), blocks)[1]
+    return int(p["n"]) // 4
 
 
 # --- GPU ---------------------------------------------------------------------------------------------------------------
-# A workgroup makes a tile of weight rows: `blocks` blocks of 4 rows, each by `lanes` threads along K. Lanes take groups of K in turn; one
-# thread an output adds the lanes' partial sums in lane order. Lanes, and so a row's order of sums, follow from K alone.
+# A workgroup makes a tile of weight rows: `blocks` blocks of 4 rows, each by `lanes` threads along K. Lanes take groups of K in turn;
+# one thread an output adds the lanes' partial sums in lane order. Lanes, and so a row's order of sums, follow from K alone.
 
 LANES = 32  # at most
 GPU_ROWS = 8  # activation rows of one GPU workgroup
@@ -163,10 +152,10 @@ def _lanes(k: int, most: int) -> int:
     return max(4, ceil_div(groups, ceil_div(groups, most)))
 
 
-def _gpu_dot(fmt: str, w, x, word_at, x_at, rows: int, iacc):
+def _gpu_dot(fmt: str, w, x, word_at, x_at, groups: int, rows: int, iacc):
     """Add one group's integer dots of 4 weight rows x `rows` activation rows to iacc[row * 4 + weight_row]."""
     chunks, shifts = (4, (0, 4)) if fmt == "q4" else (8, (None,))
-    codes = [[T.bind(x[x_at(row) + half]) for half in range(2)] for row in range(rows)]
+    codes = [[T.bind(x[x_at(row) + half * groups]) for half in range(2)] for row in range(rows)]
     for c in range(chunks):
         vector = T.bind(w[word_at(chunks, c)])
         for h, shift in enumerate(shifts):
@@ -209,8 +198,8 @@ class _Tile:
         ]
 
     def run(self, args, x, w, ws, tx, row0, block_at, output, early=None) -> None:
-        """Compute the tile. block_at(b) is the block of 4 weight rows that place b of the tile takes; output(row, column, value, loaded)
-        is what one thread does with each finished sum: row counts from row0, column from the tile's first; `loaded` is what
+        """Compute the tile. block_at(b) is the block of 4 weight rows that place b of the tile takes. output(row, column, value,
+        loaded) is what one thread does with each finished sum: row counts from row0, column from the tile's first; `loaded` is what
         early(row, column) gave before the lanes' sums were added, so that its load does not wait for them."""
         acc, iacc = local(self.rows * 4, "float32"), local(self.rows * 4, "int32")
         squares, num_rows = local(self.rows, "float32"), local(1, "int32")
@@ -254,15 +243,17 @@ class _Tile:
         groups, scales = self.groups, 2 if self.fmt == "q4" else 1
 
         def x_at(row):
-            return ((row0 + row) * groups + g) * VECTORS
+            return (row0 + row) * groups * VECTORS + g
 
         for i in range(self.rows * 4):
             store(iacc, i, T.int32(BIAS))
-        _gpu_dot(self.fmt, w, x, lambda words, c: (nb * words + c) * groups + g, x_at, self.rows, iacc)
+        _gpu_dot(
+            self.fmt, w, x, lambda words, c: (nb * words + c) * groups + g, x_at, groups, self.rows, iacc
+        )
         scale = T.bind(ws[nb * scales * groups + g])
         minimum = T.bind(ws[(nb * scales + 1) * groups + g]) if scales == 2 else None
         for row in range(self.rows):
-            numbers = T.bind(x[x_at(row) + 2])
+            numbers = T.bind(x[x_at(row) + 2 * groups])
             x_scale, x_sum, square = (
                 T.bind(T.reinterpret("float32", T.Shuffle([numbers], [i]))) for i in range(3)
             )
@@ -314,10 +305,16 @@ class _Tile:
         for i in range(ceil_div(words, self.threads)):
             at = T.bind(i * self.threads + tx)
             row = T.bind(T.min(T.shift_right(at, 3), self.rows - 1))
-            word = T.bind(T.bitwise_and(at, WORDS - 1))
+            word = T.bind(group * WORDS + T.bitwise_and(at, WORDS - 1))
             valid = T.And(at < words, row0 + row < args[1])
-            first_word = ((row0 + row) * num_groups + group) * WORDS
-            quantizer.emit(lambda i, values, row=row: fill(row, i, values), valid, word, codes, first_word)
+            quantizer.emit(
+                lambda k, values, row=row: fill(row, k - group * GROUP, values),
+                valid,
+                word,
+                codes,
+                row0 + row,
+                num_groups,
+            )
 
 
 LINEAR_BLOCKS = 4  # blocks of a tile that ends in f32
@@ -416,8 +413,8 @@ def _gate_up_gpu(name: str, p: Params):
 
 
 def _qkv_rope_gpu(name: str, p: Params):
-    """Rotary q, and K and V appended to their pages. A tile is rows of one head: up to 16 of its first half and those of the second half
-    they are rotated with."""
+    """Rotary q, and K and V appended to their pages. A tile is rows of one head: up to 16 of its first half and those of the second
+    half that they are rotated with."""
     d = int(p["d"])
     blocks = next(n for n in (4, 3, 2, 1) if d // 8 % n == 0)  # of each half
     width, tiles = 4 * blocks, d // 8 // blocks  # rows of a half, tiles of a head

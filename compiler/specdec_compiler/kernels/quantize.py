@@ -5,10 +5,11 @@ Per group of 32: scale d = max|x| / levels, code = round-half-even(x / d), and t
 the order 0 4 1 5 | 2 6 3 7 of every eight, which is how both weight formats unpack. The CPU's pairwise dot takes int16 at the same
 speed, so there the codes have 15 bits (32,767 levels, natural order) and the result is that of f32 activations to about 1e-5.
 
-On the GPU a group is three 16-byte vectors in one buffer: two of codes, one of (scale, scale * sum of codes, sum of squares). The
-squares are those of the residual stream before the norm's weight: RMSNorm is a factor 1 / rms(x) common to a row's groups, so its
-producer quantizes x * weight group by group and the linear that reads it sums the squares and multiplies at its end (linear.py).
-A norm then needs no dispatch that sees the whole row. On the CPU norm and quantization are one kernel.
+On the GPU a group is three 16-byte vectors in one buffer: two of codes, one of (scale, scale * sum of codes, sum of squares); a
+row holds the first vectors of all its groups, then the second, then the third, so that neighbouring threads load neighbouring
+vectors. The squares are those of the residual stream before the norm's weight: RMSNorm is a factor 1 / rms(x) common to a row's
+groups, so its producer quantizes x * weight group by group, and the linear that reads it sums the squares and multiplies at its
+end (linear.py). A norm then needs no dispatch that sees the whole row. On the CPU norm and quantization are one kernel.
 """
 
 from __future__ import annotations
@@ -125,9 +126,9 @@ class WordQuantizer:
         self.values, self.numbers = local(4, "float32"), local(2, "float32")
         self.ints, self.square = local(3, "int32"), local(1, "float32")  # peak bits, sum, word
 
-    def emit(self, fill: Callable, valid, word, x, row_word) -> None:
+    def emit(self, fill: Callable, valid, word, x, row, num_groups: int) -> None:
         """fill(k, values) stores elements k + ORDER of the row and gives what counts as their squares, or None; `word` counts the row's
-        words; row_word is the number of the row's first word. Where `valid` is false nothing is written, but values are filled all
+        words, and the row has num_groups groups. Where `valid` is false nothing is written, but values are filled all
         the same: no load waits for `valid`."""
         values, ints, tx = self.values, self.ints, self.tx
         raws = fill(T.bind(first_of_word(word)), values)
@@ -147,9 +148,12 @@ class WordQuantizer:
         store(self.sums, tx, ints[1])
         store(self.squares, tx, self.square[0])
         barrier()
-        at = T.bind(T.shift_right(row_word + word, 3) * GROUP_WORDS)
+        group = T.bind(T.shift_right(word, 3))
+        at = T.bind(row * num_groups * GROUP_WORDS + group * 4)
+        plane = num_groups * 4
         with when(valid):
-            store(x, at + T.bitwise_and(word, WORDS - 1), T.reinterpret("uint32", ints[2]))
+            half = T.bind(T.bitwise_and(T.shift_right(word, 2), 1))
+            store(x, at + half * plane + T.bitwise_and(word, 3), T.reinterpret("uint32", ints[2]))
         with when(T.And(valid, tx == self.first)):
             for other in range(1, WORDS):
                 store(ints, 1, ints[1] + self.sums[tx + other])
@@ -159,7 +163,7 @@ class WordQuantizer:
             for i, number in enumerate(
                 (self.numbers[0], T.Select(fine, product, self.numbers[0]), self.square[0])
             ):
-                store(x, at + WORDS + i, T.reinterpret("uint32", number))
+                store(x, at + 2 * plane + i, T.reinterpret("uint32", number))
 
     def _pack(self) -> None:
         """ints[1] = the sum of the four codes, ints[2] = the word."""
@@ -271,7 +275,8 @@ def words_gpu(name: str, p: Params, sources: list[tuple[str, int, str]], fill: C
                 valid,
                 word,
                 buffers[-1],
-                row * words,
+                row,
+                k // GROUP,
             )
 
     return prim_func(name, [("args", ARGS, "int32"), *sources, codes_gpu(m, k)], body)

@@ -4,9 +4,9 @@ A twin takes (params, arguments by name, levels) and returns what the kernel sho
 belong to rows come as the valid rows only (a prefix of the flat buffer, as nothing is promised of the rows past num_rows); shared
 state (pages, tokens, args, out, score) comes whole, with the places that must stay as they were. Floats are float64; quantized codes
 come unrounded, as the quotients x / scale, so that a check sees how near a tie was. `levels` is 32767 where activation codes are int16
-(CPU) and 127 where they are int8, four to a word (GPU). What is not the same kernels on both devices has one twin: attention
-(attention_split and attention_merge on the GPU), attend (attention, then quantize; fused with the merge on the GPU) and choose (argmax,
-then advance; argmax_split and argmax_merge on the GPU).
+(CPU) and 127 where they are int8, four to a word (GPU). What is not the same kernels
+on both devices has one twin: attend (attention, then quantize; in two kernels on the GPU) and choose (argmax, then advance). The GPU's
+layouts of activations and pages (one buffer each) are taken apart by `readable`, so that twins know one layout.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from .base import GROUP, OUT_ROWS, Params
+from .quantize import GROUP_WORDS
 
 Arrays = Mapping[str, np.ndarray]
 Twin = Callable[[Params, Arrays, int], dict[str, np.ndarray]]
@@ -75,6 +76,54 @@ def pack_activations(codes: np.ndarray, levels: int) -> np.ndarray:
     return codes.astype(np.int8).reshape(-1, 8)[:, list(BYTE_K)].reshape(-1).view(np.int32)
 
 
+def pack_groups(xq: np.ndarray, xs: np.ndarray, squares: np.ndarray) -> np.ndarray:
+    """The GPU's one buffer of quantized activations, flat: a group is eight words of codes, then scale, sum, squares and a blank; a row
+    holds the first four words of every group, then the second, then the third. squares is [rows, K/32]."""
+    words = np.zeros((squares.size, GROUP_WORDS), np.uint32)
+    words[:, :8] = xq.view(np.uint32).reshape(-1, 8)
+    words[:, 8:10] = xs.astype(np.float32).reshape(-1, 2).view(np.uint32)
+    words[:, 10] = squares.astype(np.float32).ravel().view(np.uint32)
+    return words.reshape(*squares.shape, 3, 4).transpose(0, 2, 1, 3).ravel()
+
+
+def split_groups(codes: np.ndarray, rows: int) -> dict[str, np.ndarray]:
+    """The inverse: xq (int32 words), xs and squares, each flat."""
+    by_group = codes.view(np.uint32).reshape(rows, 3, -1, 4).transpose(0, 2, 1, 3)
+    words = np.ascontiguousarray(by_group).reshape(-1, GROUP_WORDS)
+    floats = words.view(np.float32)
+    xq = np.ascontiguousarray(words[:, :8]).view(np.int32).ravel()
+    return {"xq": xq, "xs": floats[:, 8:10].ravel(), "squares": floats[:, 10].ravel()}
+
+
+def pack_pages(p: Params, k_pages: np.ndarray, v_pages: np.ndarray) -> np.ndarray:
+    """The GPU's one buffer of a layer's pages, flat: words of two f16, [page, kv_head, D/2, slot] of K, then [.., slot, D/2] of V."""
+    d, s = _ints(p, "d", "s")
+    with np.errstate(over="ignore"):
+        k = k_pages.astype(np.float16).reshape(-1, d // 2, 2, s).transpose(0, 1, 3, 2)
+        v = v_pages.astype(np.float16)
+    return np.concatenate([np.ascontiguousarray(k).ravel(), v.ravel()]).view(np.uint32)
+
+
+def split_pages(p: Params, pages: np.ndarray) -> dict[str, np.ndarray]:
+    """The inverse: k_pages and v_pages in f32, as on the CPU."""
+    d, s = _ints(p, "d", "s")
+    k, v = np.split(pages.view(np.float16).astype(np.float32), 2)
+    return {"k_pages": k.reshape(-1, d // 2, s, 2).transpose(0, 1, 3, 2).ravel(), "v_pages": v}
+
+
+def readable(p: Params, a: Arrays) -> dict[str, np.ndarray]:
+    """The arguments with the GPU's own layouts taken apart, beside what they are."""
+    found = dict(a)
+    packed = next(
+        (a[name] for name in ("codes", "next_codes") if name in a), None
+    )  # what goes in, else what came out
+    if packed is not None:
+        found |= split_groups(packed, int(p["m"]))
+    if "pages" in a:
+        found |= split_pages(p, a["pages"])
+    return found
+
+
 def page_index(p: Params, a: Arrays, position: int, head: int) -> tuple[np.ndarray, np.ndarray]:
     """Flat indices, [D] each, of one position's K (pages [page, kv_head, D, slot]) and V ([page, kv_head, slot, D])."""
     kv, d, s = _ints(p, "kv", "d", "s")
@@ -94,14 +143,20 @@ def embed(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     return {"x": table[np.clip(tokens, 0, n - 1)]}
 
 
-def _quantized(values: np.ndarray, levels: int) -> dict[str, np.ndarray]:
-    """values [rows, K] -> xq: quotients [rows, K]; xs [rows, K/32, 2]: scale, scale * sum of rounded codes. Not finite: xs only."""
+def _quantized(values: np.ndarray, levels: int, squared: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """values [rows, K] -> xq: quotients [rows, K]; xs [rows, K/32, 2]: scale, scale * sum of rounded codes. Not finite: xs only.
+
+    With `squared` [rows, K], what the GPU squares for the next norm, also squares [rows, K/32]."""
     groups = values.reshape(len(values), -1, GROUP)
     scale = np.abs(groups).max(axis=2) / levels
     divisor = np.where((scale > 0) & np.isfinite(scale), scale, np.inf)[:, :, None]
     quotients = np.where(np.isfinite(groups), groups, 0) / divisor
     sums = np.where(np.isfinite(scale), scale, 0) * np.rint(quotients).sum(axis=2)
-    return {"xq": quotients.reshape(values.shape), "xs": np.stack([scale, sums], axis=2)}
+    result = {"xq": quotients.reshape(values.shape), "xs": np.stack([scale, sums], axis=2)}
+    if squared is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            result["squares"] = (squared * squared).reshape(len(values), -1, GROUP).sum(axis=2)
+    return result
 
 
 def quantize(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
@@ -116,15 +171,26 @@ def norm_quantize(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
         return _quantized(x * inverse * a["weight"].astype(np.float64), levels)
 
 
-def silu_mul_quantize(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
-    k = int(p["k"])
-    gate_up = a["gate_up"].astype(np.float64).reshape(-1, 2, k)[: len(_rows(a))]
+def scale_quantize(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    x = a["x"].astype(np.float64).reshape(-1, int(p["k"]))[: len(_rows(a))]
+    with np.errstate(invalid="ignore"):
+        return _quantized(x * a["weight"].astype(np.float64), levels, x)
+
+
+def _silu_mul(gate_up: np.ndarray, levels: int) -> dict[str, np.ndarray]:
+    """gate_up [rows, 2, K]."""
     gate, up = gate_up[:, 0], gate_up[:, 1]
     with np.errstate(over="ignore", invalid="ignore"):
         return _quantized(gate / (1 + np.exp(-gate)) * up, levels)
 
 
+def silu_mul_quantize(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    return _silu_mul(a["gate_up"].astype(np.float64).reshape(-1, 2, int(p["k"]))[: len(_rows(a))], levels)
+
+
 def linear(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    """With eps (the GPU's), times 1 / rms of the row whose squares the activations carry."""
+    a = readable(p, a)
     n, k, fmt = int(p["n"]), int(p["k"]), str(p["fmt"])
     codes = weight_codes(a["w"], n, k, fmt).reshape(n, -1, GROUP)
     scale, minimum = group_parameters(a["ws"], n, k, fmt)
@@ -134,6 +200,10 @@ def linear(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     for row in _rows(a):
         dots = (codes * x[row]).sum(axis=2)  # [N, K/32], exact
         out[row] = (scale * xs[row, :, 0] * dots + minimum * xs[row, :, 1]).sum(axis=1)
+        if "eps" in p:
+            out[row] /= np.sqrt(
+                a["squares"].astype(np.float64).reshape(-1, k // GROUP)[row].sum() / k + float(p["eps"])
+            )
     return {"out": out}
 
 
@@ -142,7 +212,25 @@ def linear_add(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     return {"out": out + a["residual"].reshape(-1, int(p["n"]))[: len(out)]}
 
 
+def linear_add_quantize(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    out = linear_add(p, a, levels)["out"]
+    return {"out": out, **_quantized(out * a["weight"].astype(np.float64), levels, out)}
+
+
+def gate_up_quantize(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    out = linear(p, a, levels)["out"]
+    return _silu_mul(out.reshape(len(out), 2, -1), levels)
+
+
+def qkv_rope(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    out = linear(p, a, levels)["out"]
+    qkv = np.zeros((int(p["m"]), out.shape[1]))
+    qkv[: len(out)] = out
+    return rope_append(p, {**a, "qkv": qkv}, levels)
+
+
 def rope_append(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    a = readable(p, a)
     h, kv, d = _ints(p, "h", "kv", "d")
     qkv = a["qkv"].astype(np.float64).reshape(-1, h + 2 * kv, d)
     k_pages, v_pages = a["k_pages"].astype(np.float64), a["v_pages"].astype(np.float64)
@@ -163,6 +251,7 @@ def rope_append(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
 
 
 def attention(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    a = readable(p, a)
     h, kv, d = _ints(p, "h", "kv", "d")
     q = a["q"].astype(np.float64).reshape(-1, h, d)
     out = np.zeros((len(_rows(a)), h, d))
@@ -229,8 +318,13 @@ def score(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
 TWINS: dict[str, Twin] = {
     "embed": embed,
     "norm_quantize": norm_quantize,
+    "scale_quantize": scale_quantize,
     "linear": linear,
+    "normed_linear": linear,
     "linear_add": linear_add,
+    "linear_add_quantize": linear_add_quantize,
+    "gate_up_quantize": gate_up_quantize,
+    "qkv_rope": qkv_rope,
     "rope_append": rope_append,
     "attention": attention,
     "attend": attend,

@@ -142,7 +142,7 @@ def _merge_quantize(producer: Call, consumer: Call) -> Call:
 
 
 def _qkv_rope(producer: Call, consumer: Call) -> Call:
-    args, _, *appended = consumer.inputs
+    appended = consumer.inputs[2:]
     params = {**consumer.params, **producer.params}
     return replace(consumer, op="qkv_rope", inputs=(*producer.inputs, *appended), params=params)
 
