@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { readManifest } from "../../web/executor/bundle.js";
 import { ArtifactError, ContractError, DeviceFault, asSpecdecError, errorFromJson, withTimeout } from "../../web/executor/faults.js";
-import { allReads, hostRange, hostTensors, pagesIn, toNumbers } from "../../web/executor/layout.js";
+import { allReads, hostRange, hostTensors, toNumbers } from "../../web/executor/layout.js";
 import { sha256, sha256Plain } from "../../web/executor/sha256.js";
 import { Fraction, parseStrict } from "../../web/executor/strict_json.js";
 import { hasWasmFeature, importedMemory, requireWasmFeatures, withSharedMemory } from "../../web/executor/wasm_binary.js";
@@ -75,15 +75,6 @@ test("the host touches only ranges of host tensors", () => {
     assert.throws(() => hostRange(tensors, name, offset, count), ContractError);
   }
   assert.deepEqual(toNumbers(Float32Array.of(1.5, NaN, Infinity)), [1.5, null, null]);
-});
-
-test("pages of K and V, together or apart, and contexts of one page", () => {
-  const tensor = (shape, dtype = "float32") => ({ name: "kv", buffer: 0, offset: 0, dtype, shape });
-  const one = (start, pageBytes) => ({ name: "kv", start, pageBytes });
-  assert.deepEqual(pagesIn(tensor([32, 3, 64, 64]), 2, 32), [one(0, 4 * 3 * 64 * 64)]);
-  assert.deepEqual(pagesIn(tensor([2, 16, 2, 256], "uint32"), 3, 16), [one(0, 2048), one(16 * 2048, 2048)]);
-  assert.deepEqual(pagesIn(tensor([2, 2, 2, 256], "uint32"), 2, 2), [one(0, 4096)]); // all of it, whichever axis is which
-  assert.deepEqual(pagesIn(tensor([2048], "uint32"), 5, 128), [one(0, 64)]);
 });
 
 test("what is read after every call comes before what is read at the end", () => {

@@ -74,19 +74,6 @@ export function toNumbers(values) {
 }
 
 /**
- * A page's bytes lie together, the pages of K, or of V, one after the other; a tensor may hold both, as its first axis.
- * @param {PlanTensor} tensor @param {number} maxPages of which contents are wanted together @param {number} numPages
- * @returns {{name: string, start: number, pageBytes: number}[]} from byte `start` of the tensor on
- */
-export function pagesIn(tensor, maxPages, numPages) {
-  const bytes = tensorBytes(tensor);
-  const axis = maxPages < numPages ? tensor.shape.indexOf(numPages) : 0; // so few are compared all, whatever is an axis
-  const parts = tensor.shape.slice(0, Math.max(axis, 0)).reduce((product, extent) => product * extent, 1);
-  const pageBytes = bytes / parts / numPages;
-  return Array.from({ length: parts }, (_, part) => ({ name: tensor.name, start: part * numPages * pageBytes, pageBytes }));
-}
-
-/**
  * The memory that a target takes, counted before anything is loaded.
  * @param {PlanTarget} target
  * @returns {{weight: number, kv: number, state: number, scratch: number, total: number}}

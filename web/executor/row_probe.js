@@ -5,14 +5,14 @@
 // load leaves it: state and KV hold zeros, nothing of the probe is left.
 
 import { ArtifactError } from "./faults.js";
-import { alignUp, pagesIn } from "./layout.js";
+import { alignUp } from "./layout.js";
 
 /** @typedef {import("./webgpu.js").WebGpuExecutor} WebGpuExecutor */
 /** @typedef {import("./types.js").PlanModel} PlanModel */
 /** @typedef {import("./selftest.js").Pass} Pass */
 /** @typedef {import("./selftest.js").Span} Span */
 /** @typedef {import("./selftest.js").Difference} Difference */
-/** @typedef {{name: string, start: number, pageBytes: number, at: number}} Pages of K or V: from byte `start` of a tensor on; kept at `at` */
+/** @typedef {{name: string, buffer: number, offset: number, pageBytes: number, at: number}} Paged at: its place in the memory of KV */
 
 const SHADER = new URL("compare.wgsl", import.meta.url);
 const MAX_ROWS = 16; // of a span whose logits are compared
@@ -35,15 +35,18 @@ export class RowProbe {
     this.model = model;
     this.device = executor.device;
     const { target } = executor;
-    this.maxPages = Math.min(Math.ceil(MAX_SPAN / model.page_size) + 1, model.num_pages);
+    this.maxPages = Math.ceil(MAX_SPAN / model.page_size) + 1;
     this.kvBytes = 0;
-    /** @type {Pages[]} */
+    /** @type {Paged[]} */
     this.kv = [];
-    for (const tensor of target.tensors) {
-      if (target.buffers[tensor.buffer].lifetime !== "kv" || !tensor.name.startsWith("target.")) continue;
-      for (const pages of pagesIn(tensor, this.maxPages, model.num_pages)) {
-        this.kv.push({ ...pages, at: this.kvBytes });
-        this.kvBytes += alignUp(this.maxPages * pages.pageBytes, 256);
+    for (const { name, buffer, offset, shape } of target.tensors) {
+      if (target.buffers[buffer].lifetime !== "kv" || !name.startsWith("target.")) continue;
+      const bytes = executor.tensors.get(name)?.bytes ?? 0;
+      const parts = shape.length > 1 ? 2 : 1; // [K and V, page, ...]: the bytes of a page of each lie together
+      const pageBytes = bytes / parts / model.num_pages;
+      for (let part = 0; part < parts; part++) {
+        this.kv.push({ name, buffer, offset: offset + (part * bytes) / parts, pageBytes, at: this.kvBytes });
+        this.kvBytes += alignUp(this.maxPages * pageBytes, 256);
       }
     }
     /** @type {GPUBuffer[]} */
@@ -144,8 +147,7 @@ export class RowProbe {
 
   /** @param {Span} span @returns {[number, number]} its first page, and how many */
   pagesOf({ from, to }) {
-    const { page_size: size, num_pages: all } = this.model;
-    if (this.maxPages === all) return [0, all];
+    const size = this.model.page_size;
     const first = Math.floor(from / size);
     return [first, Math.ceil(to / size) - first];
   }
@@ -163,10 +165,9 @@ export class RowProbe {
     }
     const encoder = this.device.createCommandEncoder();
     const [first, count] = this.pagesOf(span);
-    for (const { name, start, pageBytes, at } of this.kv) {
-      const kv = this.place(name);
+    for (const { buffer, offset, pageBytes, at } of this.kv) {
       const pages = /** @type {GPUBuffer} */ (this.pages);
-      encoder.copyBufferToBuffer(kv.buffer, kv.offset + start + first * pageBytes, pages, at, count * pageBytes);
+      encoder.copyBufferToBuffer(this.executor.buffers[buffer], offset + first * pageBytes, pages, at, count * pageBytes);
     }
     this.device.queue.submit([encoder.finish()]);
     await this.readCounts();
@@ -196,9 +197,9 @@ export class RowProbe {
   async differences(span, passes, withLogits) {
     const { padded_vocab: columns, vocab_size: used } = this.model;
     const [first, count] = this.pagesOf(span);
-    this.kv.forEach(({ start, pageBytes }, i) => {
+    this.kv.forEach(({ pageBytes }, i) => {
       const words = (count * pageBytes) / 4;
-      this.writeJob(1 + i, [(start + first * pageBytes) / 4, 0, words, words, words, MAX_ROWS + i]);
+      this.writeJob(1 + i, [(first * pageBytes) / 4, 0, words, words, words, MAX_ROWS + i]);
     });
     for (const pass of passes) {
       const row = pass.start - span.from;
