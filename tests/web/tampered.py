@@ -7,6 +7,7 @@ each value, as another order of additions would.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -32,18 +33,24 @@ _LOGITS = """for (var i = i32(thread.x); i < VOCAB; i += 64) {
       let at = row * PADDED + i;
       CHANGE
     }"""
-_KEYS = """let position = args[0] + row;
-    let page = table[position / PAGE];
-    for (var i = i32(thread.x); i < HEADS_DIM; i += 64) {
-      let at = (page * HEADS_DIM + i) * PAGE + position % PAGE;
+# the K of the page where a pass begins: coarse, but true of any layout within a page
+_KEYS = """if (row > 0) { break; }
+    for (var i = i32(thread.x); i < WORDS; i += 64) {
+      let at = table[args[0] / PAGE] * WORDS + i;
       CHANGE
     }"""
-_FACTOR = "(1.0 + 0.5 * f32((i * 37 + PROGRAM) % 11) / 11.0)"
-_STRONG = {  # logits are f32, KV are words of two f16
-    "target.logits": f"values[at] = bitcast<u32>(bitcast<f32>(values[at]) * {_FACTOR});",
-    "target.kv.0": f"values[at] = pack2x16float(unpack2x16float(values[at]) * {_FACTOR});",
-}
+# the fake bundle: one word a position
+_FAKE_KV = """let i = i32(thread.x);
+    if (i > 0) { break; }
+    let position = args[0] + row;
+    let at = table[position / PAGE] * PAGE + position % PAGE;
+    CHANGE"""
 _ONE_BIT = "values[at] = values[at] ^ 1u;"
+_STRONG = {
+    _LOGITS: "values[at] = bitcast<u32>(bitcast<f32>(values[at]) * (1.0 + 0.05 * f32((i * 37 + PROGRAM) % 11)));",
+    _KEYS: "values[at] = values[at] ^ (0x03000300u >> u32(i % 2));",  # upper bits of two f16 mantissas
+    _FAKE_KV: _ONE_BIT,  # it is a hash: any bit changes everything after it
+}
 
 
 def tampered(
@@ -52,14 +59,15 @@ def tampered(
     changes: dict[str, tuple[str, str]],
     strong: bool = False,
 ) -> Path:
-    """A copy of the bundle. changes: program -> ("target.logits" or "target.kv.0", condition)."""
+    """A copy of the bundle. changes: program -> ("target.logits", "target.kv.0" or "target.kv", condition)."""
     shutil.copytree(bundle, folder)
     plan = json.loads((folder / "plan.json").read_text())
     target = next(target for target in plan["targets"] if target["name"] == "gpu")
     module = (folder / target["module"]).read_bytes()
     index = {tensor["name"]: number for number, tensor in enumerate(target["tensors"])}
     for number, (program, (tensor, condition)) in enumerate(changes.items()):
-        source = _source(plan["models"][0], tensor, condition, strong, number).encode()
+        shape = target["tensors"][index[tensor]]["shape"]
+        source = _source(plan["models"][0], tensor, shape, condition, strong, number).encode()
         names = ("target.args", "target.page_table", tensor)
         access = ("read", "read", "read_write")
         kernel = {
@@ -102,12 +110,12 @@ def _before_choice(target: dict, dispatches: list[dict], logits: int) -> int:
     return len(dispatches)
 
 
-def _source(model: dict, tensor: str, condition: str, strong: bool, number: int) -> str:
-    body = _LOGITS if tensor == "target.logits" else _KEYS
+def _source(model: dict, tensor: str, shape: list[int], condition: str, strong: bool, number: int) -> str:
+    body = {"target.logits": _LOGITS, "target.kv": _FAKE_KV}.get(tensor, _KEYS)
     text = _HEAD.replace("CONDITION", condition).replace("BODY", body)
-    text = text.replace("CHANGE", _STRONG[tensor] if strong else _ONE_BIT)
+    text = text.replace("CHANGE", _STRONG[body] if strong else _ONE_BIT)
     sizes = {
-        "HEADS_DIM": model["num_kv_heads"] * model["head_dim"] // 2,
+        "WORDS": math.prod(shape[shape.index(model["num_pages"]) + 1 :]) if body == _KEYS else 0,
         "PADDED": model["padded_vocab"],
         "VOCAB": model["vocab_size"],
         "PAGE": model["page_size"],
