@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from specdec_compiler.kernels import Params
+from specdec_compiler.kernels.base import OUT_ROWS
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, readable
 
 from .forms import Arrays, kinds
@@ -114,6 +115,11 @@ def _numbers(a: Arrays, p: Params) -> np.ndarray:
 
 def feedback(a: Arrays, p: Params, levels: int) -> None:
     a["args"][2] = 1
+
+
+def fed_back_later(a: Arrays, p: Params, levels: int) -> None:
+    """The last pass of a submit: its rows end where out ends."""
+    a["args"][2:] = 1, OUT_ROWS - int(a["args"][1])
 
 
 def _hot(value: float, *ids: int) -> Callable[[np.ndarray], None]:
@@ -326,6 +332,7 @@ def _logit_rows() -> list[Case]:
         end = f"{n} rows {valid} of {m}"
         rows.append(Case(f"choose {end}", "choose", params, start, valid))
         rows.append(Case(f"choose {end} fed back", "choose", params, start, valid, feedback))
+        rows.append(Case(f"choose {end} fed back later", "choose", params, start, valid, fed_back_later))
         rows.append(Case(f"score {end}", "score", params, start, valid))
     wide = {"m": 8, "n": 301, "padded": 320, "tokens": 600}
     big = wide | {"n": 16301, "padded": 16320}  # the ties of several workgroups

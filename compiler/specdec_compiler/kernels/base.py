@@ -65,4 +65,4 @@ def ceil_div(a: int, b: int) -> int:
 
 SPLIT = 256  # attention merges partial results every this many absolute positions
 OUT_ROWS = MAX_ROWS  # rows of the out, logits and score tensors: the widest verify program
-ARGS = 4  # start, num_rows, feedback, reserved
+ARGS = 4  # start, num_rows, feedback, first row of out

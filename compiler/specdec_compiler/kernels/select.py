@@ -1,6 +1,8 @@
 """From logits to ids: argmax (largest value, then lowest id), advance (token feedback) and score (teacher forcing). Row-invariant.
 
-Only ids below the true vocabulary size are looked at; a row with a NaN or Inf logit gets finite flag 0 and some valid id.
+Only ids below the true vocabulary size are looked at; a row with a NaN or Inf logit gets finite flag 0 and some valid id. Row i's id
+and flag go to row args[3] + i of out; with feedback, args[3] moves on with the position, so that several passes of one submit leave
+all their rows there.
 """
 
 from __future__ import annotations
@@ -79,8 +81,9 @@ def _argmax_cpu(name: str, p: Params):
                 value = T.bind(logits[row * padded + i])
                 _consider(value, T.int32(i), best, best_id)
                 store(good, 0, T.Select(is_finite_bits(value), good[0], T.int32(0)))
-            store(out, row * 2, best_id[0])
-            store(out, row * 2 + 1, good[0])
+            at = T.bind(_out_row(args, row) * 2)
+            store(out, at, best_id[0])
+            store(out, at + 1, good[0])
 
     return cpu_func(name, [("args", ARGS, "int32"), _logits(p), ("out", OUT_ROWS * 2, "int32")], body)
 
@@ -163,8 +166,10 @@ def _argmax_merge_gpu(name: str, p: Params):
             best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
             row, lane_id = T.bind(T.truncdiv(tx, MERGE_LANES)), T.bind(T.truncmod(tx, MERGE_LANES))
             rows = local(1, "int32")
-            # before the barriers: thread 0 overwrites it while other rows still write
+            out_row = local(1, "int32")
+            # before the barriers: thread 0 overwrites them while other rows still write
             store(rows, 0, args[1])
+            store(out_row, 0, _out_row(args, 0))
             store(best, 0, f32(LOWEST))
             store(best_id, 0, T.int32(int(p["n"]) - 1))
             store(good, 0, T.int32(1))
@@ -180,8 +185,9 @@ def _argmax_merge_gpu(name: str, p: Params):
             barrier()
             _argmax_tree(values, ids, goods, tx, lane_id, best, best_id, MERGE_LANES)
             with when(T.And(lane_id == 0, row < rows[0])):
-                store(out, row * 2, ids[tx])
-                store(out, row * 2 + 1, goods[tx])
+                at = T.bind((out_row[0] + row) * 2)
+                store(out, at, ids[tx])
+                store(out, at + 1, goods[tx])
             with when(tx == 0):
                 _advance(args, tokens, ids[(T.max(args[1], 1) - 1) * MERGE_LANES], done)
 
@@ -190,6 +196,11 @@ def _argmax_merge_gpu(name: str, p: Params):
 
 
 # --- advance -----------------------------------------------------------------------------------------------------------
+
+
+def _out_row(args, row):
+    """Where a row's id and flag go; never past the end, whatever the host wrote."""
+    return T.min(T.max(args[3], 0), OUT_ROWS - args[1]) + row
 
 
 def _advance(args, tokens, token, done):
@@ -201,11 +212,12 @@ def _advance(args, tokens, token, done):
         store(tokens, start + rows, token)
         store(args, 0, start + rows)
         store(args, 1, T.int32(1))
+        store(args, 3, args[3] + rows)
 
 
 def _advance_body(share, args, tokens, out, done):
     with share.whole():
-        _advance(args, tokens, out[(args[1] - 1) * 2], done)
+        _advance(args, tokens, out[_out_row(args, args[1] - 1) * 2], done)
 
 
 def _advance_params(p: Params):

@@ -283,20 +283,20 @@ def _logits(p: Params, a: Arrays, row: int) -> np.ndarray:
 
 def argmax(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     """A row that is not all finite gets (-1, 0): its id may be any below n."""
-    out = a["out"].reshape(OUT_ROWS, 2).astype(np.int64)
+    out, first = a["out"].reshape(OUT_ROWS, 2).astype(np.int64), int(a["args"][3])
     for row in _rows(a):
         logits = _logits(p, a, row)
         best = int(np.flatnonzero(logits == logits.max())[0]) if np.isfinite(logits).all() else -1
-        out[row] = best, best >= 0
+        out[first + row] = best, best >= 0
     return {"out": out}
 
 
 def advance(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     args, tokens = a["args"].astype(np.int64), a["tokens"].astype(np.int64)
-    start, rows, feedback, _ = (int(x) for x in args)
+    start, rows, feedback, first = (int(x) for x in args)
     if feedback == 1:
-        tokens[start + rows] = a["out"].reshape(OUT_ROWS, 2)[rows - 1, 0]
-        args[:2] = start + rows, 1
+        tokens[start + rows] = a["out"].reshape(OUT_ROWS, 2)[first + rows - 1, 0]
+        args[:] = start + rows, 1, feedback, first + rows
     return {"args": args, "tokens": tokens, "done": np.array([1])}
 
 
