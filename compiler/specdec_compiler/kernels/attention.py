@@ -9,9 +9,11 @@ cannot leak in.
 
 from __future__ import annotations
 
+from math import gcd
+
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, SPLIT, Form, Op, Params, ceil_div
+from .base import ARGS, GROUP, SPLIT, Form, Op, Params, ceil_div
 from .ir import (
     F32X4,
     barrier,
@@ -32,7 +34,7 @@ from .ir import (
     threads,
     when,
 )
-from .quantize import ORDER, words_gpu
+from .quantize import ORDER, WordQuantizer, codes_gpu, first_of_word
 from .rope import kv_elements
 
 NEGATIVE = -3.0e38  # below every score; exp of it minus any maximum is 0
@@ -436,47 +438,68 @@ def _split_gpu(name: str, p: Params):
     return prim_func(name, params, body)
 
 
-MERGE_STEP = 16  # splits whose loads are in flight together
-
-
 def _merge_gpu(name: str, p: Params):
-    """The attention output, quantized at once for the output projection: the largest maximum of the row's splits, then their sums in
-    ascending order, each scaled to it."""
+    """The attention output, quantized at once for the output projection. A workgroup makes one head of one row (or so many that groups
+    are whole): a thread for each word of the result, and as many lanes of them as fit. A lane takes splits in turn; the lanes' sums,
+    scaled to the largest maximum, are added in their order."""
     m, h, _, d, _, ctx = _shapes(p)
-    splits = num_splits(ctx)
-    step = min(MERGE_STEP, splits)
+    heads = GROUP // gcd(d, GROUP)  # of a workgroup
+    splits, words = num_splits(ctx), heads * d // 4
+    lanes = min(1 << (THREADS // words).bit_length() - 1, 1 << (splits - 1).bit_length())
+    turns = ceil_div(splits, lanes)
+    stride = d + 1  # of a head's part of a lane: its sums, and its sum of weights
 
-    def fill(args, buffers, row, column, values):
-        (partial,) = buffers
-        total, top, scale = local(1, "float32"), local(1, "float32"), local(1, "float32")
-        head, i = T.bind(T.truncdiv(column, d)), T.bind(T.truncmod(column, d))
-        start = T.bind((row * h + head) * splits * (d + 2))
-        count = T.bind(T.truncdiv(args[0] + row, GPU_SPLIT) + 1)
-        steps = T.truncdiv(count + (step - 1), step)
-
-        def places(done):
-            """(is it one of the row's splits, where it begins) of a step's splits; the others are read at the row's first."""
-            for j in range(step):
-                inside = T.bind(done * step + j < count)
-                yield inside, T.bind(start + T.Select(inside, done * step + j, 0) * (d + 2))
-
-        store(top, 0, f32(NEGATIVE))
-        with T.serial(0, steps) as done:
-            for _, at in places(done):
-                store(top, 0, T.max(top[0], partial[at + d]))
-        store(total, 0, f32(0))
-        for j in range(4):
-            store(values, j, f32(0))
-        with T.serial(0, steps) as done:
-            for inside, at in places(done):
-                store(scale, 0, T.Select(inside, T.exp(partial[at + d] - top[0]), f32(0)))
+    def body(args, partial, codes):
+        with threads(h // heads, m, 1, words * lanes) as (head0, row, _, tx):
+            tops, sums = shared(lanes * heads, "float32"), shared(lanes * heads * stride, "float32")
+            top, total, scale = local(1, "float32"), local(1, "float32"), local(1, "float32")
+            values = local(4, "float32")
+            word, lane_id = T.bind(T.truncmod(tx, words)), T.bind(T.truncdiv(tx, words))
+            head, in_head = T.bind(T.truncdiv(word, d // 4)), T.bind(T.truncmod(word, d // 4))
+            column = T.bind(first_of_word(in_head))
+            start = T.bind((row * h + head0 * heads + head) * splits * (d + 2))
+            count = T.bind(T.min(T.truncdiv(args[0] + row, GPU_SPLIT) + 1, splits))
+            rounds = T.min(T.truncdiv(count + (lanes - 1), lanes), turns)
+            store(top, 0, f32(NEGATIVE))
+            with T.serial(0, rounds) as i:
+                split = T.bind(i * lanes + lane_id)
+                peak = partial[start + T.min(split, count - 1) * (d + 2) + d]
+                store(top, 0, T.Select(split < count, T.max(top[0], peak), top[0]))
+            with when(in_head == 0):
+                store(tops, lane_id * heads + head, top[0])
+            barrier()
+            for other in range(lanes):
+                store(top, 0, T.max(top[0], tops[other * heads + head]))
+            store(total, 0, f32(0))
+            for j in range(4):
+                store(values, j, f32(0))
+            with T.serial(0, rounds) as i:
+                split = T.bind(i * lanes + lane_id)
+                at = T.bind(start + T.min(split, count - 1) * (d + 2))
+                store(scale, 0, T.Select(split < count, T.exp(partial[at + d] - top[0]), f32(0)))
                 store(total, 0, fma(partial[at + d + 1], scale[0], total[0]))
                 for j, offset in enumerate(ORDER):
-                    store(values, j, fma(partial[at + i + offset], scale[0], values[j]))
-        for j in range(4):
-            store(values, j, values[j] / total[0])
+                    value = T.Select(split < count, partial[at + column + offset], f32(0))
+                    store(values, j, fma(value, scale[0], values[j]))
+            mine = T.bind((lane_id * heads + head) * stride)
+            for j, offset in enumerate(ORDER):
+                store(sums, mine + column + offset, values[j])
+            with when(in_head == 0):
+                store(sums, mine + d, total[0])
+            barrier()
 
-    return words_gpu(name, {"m": m, "k": h * d}, [_partial(p)], fill)
+            def fill(_, filled):
+                for j, at in enumerate((d, *(column + offset for offset in ORDER))):
+                    store(scale, 0, sums[head * stride + at])
+                    for other in range(1, lanes):
+                        store(scale, 0, scale[0] + sums[(other * heads + head) * stride + at])
+                    store(*((filled, j - 1, scale[0] / total[0]) if j else (total, 0, scale[0])))
+
+            valid = T.And(lane_id == 0, row < args[1])
+            quantizer = WordQuantizer(words * lanes, tx)
+            quantizer.emit(fill, valid, head0 * words + word, codes, row, h * d // GROUP)
+
+    return prim_func(name, [("args", ARGS, "int32"), _partial(p), codes_gpu(m, h * d)], body)
 
 
 _IN = (("args", "read"), ("q", "read"), ("page_table", "read"))

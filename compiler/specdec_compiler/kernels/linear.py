@@ -141,7 +141,8 @@ def _cpu_parts(p: Params) -> int:
 
 LANES = 32  # at most
 GPU_ROWS = 8  # activation rows of one GPU workgroup
-PARTIALS = 2112  # partial sums kept in workgroup memory at a time
+ROWS_AT_ONCE = 8  # of those, whose integer sums are held at a time
+PARTIALS = 2176  # partial sums kept in workgroup memory at a time
 BIAS = 0x4B400000  # the bits of 1.5 * 2**23: a float that has an integer below 2**22 added to its bits is larger by that integer
 TILE_BLOCKS = 8  # of a tile whose 32 rows become one group of the next layer's activations
 
@@ -152,22 +153,23 @@ def _lanes(k: int, most: int) -> int:
     return max(4, ceil_div(groups, ceil_div(groups, most)))
 
 
-def _gpu_dot(fmt: str, w, x, word_at, x_at, groups: int, rows: int, iacc):
-    """Add one group's integer dots of 4 weight rows x `rows` activation rows to iacc[row * 4 + weight_row]."""
-    chunks, shifts = (4, (0, 4)) if fmt == "q4" else (8, (None,))
-    codes = [[T.bind(x[x_at(row) + half * groups]) for half in range(2)] for row in range(rows)]
-    for c in range(chunks):
-        vector = T.bind(w[word_at(chunks, c)])
-        for h, shift in enumerate(shifts):
-            x_word = c * len(shifts) + h
-            for r in range(4):
-                word = T.Shuffle([vector], [r])
-                if shift is not None:
-                    word = T.bitwise_and(T.shift_right(word, T.uint32(shift)), T.uint32(0x0F0F0F0F))
-                for row in range(rows):
-                    four = T.Shuffle([codes[row][x_word // 4]], [x_word % 4])
-                    dot = T.call_pure_extern("int32", "dot4I8Packed", word, four)
-                    store(iacc, row * 4 + r, iacc[row * 4 + r] + dot)
+def _gpu_dot(fmt: str, vectors: list, x, x_at, groups: int, rows: range, iacc) -> None:
+    """Add one group's integer dots of 4 weight rows x some activation rows to iacc[row in `rows` * 4 + weight_row]; `vectors` are the
+    group's 16-byte vectors of weights. Activations are loaded by halves: fewer registers hold them."""
+    shifts = (0, 4) if fmt == "q4" else (None,)
+    per_half = len(vectors) // 2
+    for half in range(2):
+        codes = [T.bind(x[x_at(row) + half * groups]) for row in rows]
+        for c, vector in enumerate(vectors[half * per_half : (half + 1) * per_half]):
+            for h, shift in enumerate(shifts):
+                for r in range(4):
+                    word = T.Shuffle([vector], [r])
+                    if shift is not None:
+                        word = T.bitwise_and(T.shift_right(word, T.uint32(shift)), T.uint32(0x0F0F0F0F))
+                    for i, four in enumerate(codes):
+                        four = T.Shuffle([four], [c * len(shifts) + h])
+                        dot = T.call_pure_extern("int32", "dot4I8Packed", word, four)
+                        store(iacc, i * 4 + r, iacc[i * 4 + r] + dot)
 
 
 class _Tile:
@@ -201,7 +203,7 @@ class _Tile:
         """Compute the tile. block_at(b) is the block of 4 weight rows that place b of the tile takes. output(row, column, value,
         loaded) is what one thread does with each finished sum: row counts from row0, column from the tile's first; `loaded` is what
         early(row, column) gave before the lanes' sums were added, so that its load does not wait for them."""
-        acc, iacc = local(self.rows * 4, "float32"), local(self.rows * 4, "int32")
+        acc, iacc = local(self.rows * 4, "float32"), local(min(self.rows, ROWS_AT_ONCE) * 4, "int32")
         squares, num_rows = local(self.rows, "float32"), local(1, "int32")
         loaded = local(self.rows // self.per_pass, "float32")
         place, lane_id = T.bind(T.truncdiv(tx, self.lanes)), T.bind(T.truncmod(tx, self.lanes))
@@ -245,27 +247,30 @@ class _Tile:
         def x_at(row):
             return (row0 + row) * groups * VECTORS + g
 
-        for i in range(self.rows * 4):
-            store(iacc, i, T.int32(BIAS))
-        _gpu_dot(
-            self.fmt, w, x, lambda words, c: (nb * words + c) * groups + g, x_at, groups, self.rows, iacc
-        )
+        chunks = _chunks(self.fmt)
+        vectors = [T.bind(w[(nb * chunks + c) * groups + g]) for c in range(chunks)]
         scale = T.bind(ws[nb * scales * groups + g])
         minimum = T.bind(ws[(nb * scales + 1) * groups + g]) if scales == 2 else None
-        for row in range(self.rows):
-            numbers = T.bind(x[x_at(row) + 2 * groups])
-            x_scale, x_sum, square = (
-                T.bind(T.reinterpret("float32", T.Shuffle([numbers], [i]))) for i in range(3)
-            )
-            for r in range(4):
-                i = row * 4 + r
-                dot = T.reinterpret("float32", iacc[i]) - T.reinterpret("float32", T.int32(BIAS))
-                total = fma(T.Shuffle([scale], [r]), T.bind(x_scale * dot), acc[i])
-                if minimum is not None:
-                    total = fma(T.Shuffle([minimum], [r]), x_sum, total)
-                store(acc, i, total)
-            if self.eps is not None:
-                store(squares, row, squares[row] + square)
+        for first in range(0, self.rows, ROWS_AT_ONCE):
+            rows = range(first, min(first + ROWS_AT_ONCE, self.rows))
+            for i in range(len(rows) * 4):
+                store(iacc, i, T.int32(BIAS))
+            _gpu_dot(self.fmt, vectors, x, x_at, groups, rows, iacc)
+            for row in rows:
+                numbers = T.bind(x[x_at(row) + 2 * groups])
+                x_scale, x_sum, square = (
+                    T.bind(T.reinterpret("float32", T.Shuffle([numbers], [i]))) for i in range(3)
+                )
+                for r in range(4):
+                    i = row * 4 + r
+                    bits = iacc[(row - first) * 4 + r]
+                    dot = T.reinterpret("float32", bits) - T.reinterpret("float32", T.int32(BIAS))
+                    total = fma(T.Shuffle([scale], [r]), T.bind(x_scale * dot), acc[i])
+                    if minimum is not None:
+                        total = fma(T.Shuffle([minimum], [r]), x_sum, total)
+                    store(acc, i, total)
+                if self.eps is not None:
+                    store(squares, row, squares[row] + square)
 
     def _sums(self, num_rows, tx, place, lane_id, row0, acc, squares, output, loaded) -> None:
         """Add the lanes' sums through workgroup memory, some rows at a time; with a norm, its factor from the squares likewise."""

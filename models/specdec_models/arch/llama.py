@@ -81,8 +81,8 @@ class Llama(nn.Module):
                 self.head = Matrix(c.padded_vocab, c.hidden, c.formats.by_name["head"])
 
     def forward(self):
-        """Programs with a head return (logits, out, advanced). A prefill ends where the last layer's K and V are appended; its result, the
-        last layer's q, is unused."""
+        """Programs with a head return (logits, out, advanced). A prefill ends where the last layer's K and V are appended; its
+        result, that layer's q, is unused."""
         c, state, m = self.c, self.state, self.shape.width
         table = [state.args, state.tokens, self.embed.w, self.embed.ws]
         sizes = {"m": m, "k": c.hidden, "n": c.padded_vocab, "fmt": self.embed.fmt, "tokens": c.num_tokens}
