@@ -6,6 +6,7 @@ the mutated rule's only guard inside the core: the suite must notice by the answ
 
 import pytest
 from exactness_suite import run_suite
+from specdec_runtime.backends.scripted import ScriptedBackend
 from specdec_runtime.decode import commit, prefill, round
 from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.commit import Limits, commit_token
@@ -140,7 +141,7 @@ def one_row_too_few(patch):
             )
             for name, first, values in batch.writes
         ]
-        return Submit(batch.kind, writes, batch.calls, batch.reads, batch.each)
+        return Submit(batch.kind, writes, batch.calls, batch.reads)
 
     patch.setattr(Generation, "verify_submit", narrower)
 
@@ -372,16 +373,70 @@ def steps_never_cut(patch):
     patch.setattr(Generation, "plain_steps", lambda self: 1 if self.must_be_plain else self._steps)
 
 
+def first_row_of_out(role, value):
+    """`feed` of one model with another first row of `out`: what a step of the submit before left, or never 0."""
+    feed = ModelCache.feed
+
+    def wrong(self, rows, more=0, feedback=0):
+        writes = feed(self, rows, more, feedback)
+        if self.model.role != role or not feedback:
+            return writes
+        name, first, args = writes[0]
+        return [(name, first, value(args)), *writes[1:]]
+
+    return wrong
+
+
 @mutant
-def steps_share_one_answer(patch):
-    """Every step's row is the last one's: what a read after all calls would give."""
-    submit = Generation.steps_submit
+def first_row_of_out_not_reset(patch):
+    """The rows go where the submit before stopped."""
+    patch.setattr(ModelCache, "feed", first_row_of_out("target", lambda args: args[:3]))
 
-    def late(self, steps):
-        batch = submit(self, steps)
-        return batch._replace(each=(), reads=list(batch.each) * steps)
 
-    patch.setattr(Generation, "steps_submit", late)
+@mutant
+def first_row_of_the_drafts_not_reset(patch):
+    patch.setattr(ModelCache, "feed", first_row_of_out("draft", lambda args: args[:3]))
+
+
+@mutant
+def first_row_of_out_one_late(patch):
+    patch.setattr(ModelCache, "feed", first_row_of_out("target", lambda args: [*args[:3], 1]))
+
+
+@mutant
+def rows_of_steps_over_each_other(patch):
+    """A pass that does not advance the first row of `out`: every step's row is written over the one before."""
+
+    def stay(self, lane, position, next_row):
+        self._write("tokens", position, [lane.tensor("out")[2 * (next_row - 1)]])
+        lane.tensor("args")[:2] = [position, 1]
+
+    patch.setattr(ScriptedBackend, "_feed_back", stay)
+
+
+@mutant
+def out_row_of_steps_advanced_by_one_too_few(patch):
+    """After a pass of two rows the next one writes over its second."""
+    honest = ScriptedBackend._feed_back
+
+    def short(self, lane, position, next_row):
+        rows = lane.tensor("args")[1]
+        honest(self, lane, position, next_row)
+        lane.tensor("args")[3] -= rows - 1
+
+    patch.setattr(ScriptedBackend, "_feed_back", short)
+
+
+@mutant
+def drafts_read_from_the_first_row_on(patch):
+    """Where the first step has two rows, its first row is no draft."""
+    steps = ModelDrafter._steps
+
+    def early(self, committed, num_drafted):
+        proposal = steps(self, committed, num_drafted)
+        return proposal._replace(reads=[("draft.out", 0, 2 * proposal.num_drafted)])
+
+    patch.setattr(ModelDrafter, "_steps", early)
 
 
 @mutant

@@ -128,7 +128,7 @@ def passes(run: Run) -> list[Pass]:
             found.append(Pass(start, rows, [], num_passes))
             continue
         assert num_passes == 1, "one target pass a cycle"
-        drafts = readback.values[0] if batch.kind == "round" else []
+        drafts = readback.values[0][::2] if batch.kind == "round" else []
         for name, first, values in batch.writes:
             if name == "tokens" and batch.kind == "verify":
                 drafts = values[start + 1 - first :]

@@ -72,12 +72,21 @@ def test_rows_after_the_first_rejection_are_not_judged():
     assert again.ids == wrong.ids and len(again.backend.submits) == len(wrong.backend.submits)
 
 
+@pytest.mark.parametrize("step", range(4))
 @pytest.mark.parametrize("call", ["draft.step_1", "draft.step_2"])
-def test_a_draft_that_is_not_finite_is_dropped_and_rests(call):
-    submit = next(number for number in ROUNDS if call in SUBMITS[number].calls)
-    result = run(Script(not_finite={(submit, "draft.step_1", 0)}), k=4)
+def test_a_draft_that_is_not_finite_cuts_the_drafts_and_rests(call, step):
+    """Drafts before the bad row stand as ever."""
+    cycles = zip(ROUNDS, CLEAN.emits, strict=False)
+    submit, whole = next(
+        (number, emit)
+        for number, emit in cycles
+        if SUBMITS[number].calls[0] == call and emit.num_accepted == emit.num_drafted == 4
+    )
+    result = run(Script(not_finite_calls={(submit, step)}))
     assert result.ids == ANSWER
     assert result.result["speculation"]["fallbacks"] == {"draft_not_finite": 1}
+    cut = result.emits[CLEAN.emits.index(whole)]
+    assert (cut.num_drafted, cut.num_accepted, cut.ids) == (step, step, whole.ids[: step + 1])
     kinds = [batch.kind for batch in result.backend.submits[submit + 1 :]]
     assert kinds[:REST_CYCLES] == ["verify"] * REST_CYCLES and "round" in kinds, "it rests, then tries again"
 

@@ -135,6 +135,18 @@ def test_one_submit_a_round_whatever_the_lag():
     assert len(passes(run)) == len(kinds) - first
 
 
+@pytest.mark.parametrize("k", [3, 6, 7])
+def test_the_rows_of_all_draft_steps_fit_into_out(k):
+    """A draft that may lag by 8 tokens: a first step of many rows leaves room for few drafts."""
+    wide = load_made(vocab_size=VOCAB, draft={"widths": [1, 2, 4, 8]})
+    for prompt_len in range(1, 10):
+        run = generate(wide, TARGET, PROMPT[:prompt_len], 12, "model", k, TARGET, eos_ids=())
+        assert run.ids == plain_ids(TARGET, PROMPT[:prompt_len], 12, 48)
+        first = next(batch for batch in run.backend.submits if batch.kind == "round")
+        rows = int(first.calls[0].rpartition("_")[2])
+        assert run.emits[0].num_drafted == run.emits[0].num_accepted == min(k, 9 - rows)
+
+
 def test_a_stale_draft_catches_up_by_chunks_that_end_at_multiples():
     """The n-gram drafter serves for a while; the model's KV is then far behind."""
     plan = load_made(vocab_size=VOCAB, max_context=100, draft={"max_context": 100, "prefill_width": 4})

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specdec_runtime.decode import pages
 from specdec_runtime.decode.programs import VERIFY, Programs
+from specdec_runtime.decode.request import MAX_STEPS
 
 CASES = suite()
 
@@ -56,7 +57,7 @@ def test_the_suite_reaches_what_it_is_for():
         eos_ids=st.sets(st.integers(0, VOCAB - 1), max_size=2).map(tuple),
         max_context=st.integers(40, 60),
         page_size=st.sampled_from([1, 2, 4, 8, 16]),
-        steps=st.integers(1, 16),
+        steps=st.integers(1, MAX_STEPS),
         programs=st.builds(Programs, st.sampled_from(VERIFY), st.booleans()),
     ),
     shuffle=st.randoms(use_true_random=False),

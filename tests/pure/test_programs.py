@@ -98,6 +98,6 @@ def test_cancel_between_submits_of_several_steps() -> None:
 def test_several_steps_may_differ_between_requests_on_one_device() -> None:
     """Tokens, args and pages that a request left behind are none of the next one's business."""
     backend = ScriptedBackend(PLAN, TARGET)
-    for steps, prompt in ((8, PROMPT), (1, PROMPT[:3]), (3, PROMPT[2:]), (16, [5]), (1, PROMPT)):
+    for steps, prompt in ((8, PROMPT), (1, PROMPT[:3]), (3, PROMPT[2:]), (MAX_STEPS, [5]), (1, PROMPT)):
         expected = generate(PLAN, TARGET, prompt).ids
         assert generate(PLAN, TARGET, prompt, steps=steps, backend=backend).ids == expected

@@ -41,7 +41,7 @@ def pump(engine, request, backend=None, cancel_at=None):
             return [*seen, last]
         if cancel_at == len(backend.submits):
             engine.cancel()
-        batch = Submit(last["kind"], last["writes"], last["calls"], last["reads"], tuple(last["each"]))
+        batch = Submit(last["kind"], last["writes"], last["calls"], last["reads"])
         try:
             effects = json.loads(engine.send(json.dumps(backend.submit(batch)._asdict())))
         except SpecdecError as error:

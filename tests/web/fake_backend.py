@@ -34,12 +34,10 @@ class FakeBackend:
     def submit(self, batch: Submit) -> Readback:
         for name, offset, values in batch.writes:
             self.tensors[name][offset : offset + len(values)] = values
-        values = []
         for call in batch.calls:
             role, program = call.split(".")
             self._run(role, program.split("_")[0])
-            values += [self.tensors[name][offset : offset + count] for name, offset, count in batch.each]
-        values += [self.tensors[name][offset : offset + count] for name, offset, count in batch.reads]
+        values = [self.tensors[name][offset : offset + count] for name, offset, count in batch.reads]
         return Readback(values, [0.0] * len(batch.calls))
 
     def close(self) -> None:
@@ -63,8 +61,9 @@ class FakeBackend:
             if program != "prefill":
                 self._answer(role, row, h, self.tensors["tokens"][args[0] + row])
         if program != "prefill" and args[2]:
-            self.tensors["tokens"][args[0] + args[1]] = self.tensors[f"{role}.out"][2 * (args[1] - 1)]
-            args[0], args[1] = args[0] + args[1], 1
+            start, rows, _, first = args
+            self.tensors["tokens"][start + rows] = self.tensors[f"{role}.out"][2 * (first + rows - 1)]
+            args[:] = start + rows, 1, 1, first + rows
         return None
 
     def _answer(self, role: str, row: int, h: int, token: int) -> None:
@@ -75,7 +74,8 @@ class FakeBackend:
             line = [float(_mix(h ^ v) >> 16) / 65536 for v in range(VOCAB)]
             line[made] = 4.0
             self.tensors["target.logits"][row * PADDED : row * PADDED + VOCAB] = line
-        self.tensors[f"{role}.out"][2 * row : 2 * row + 2] = [made, 1]
+        at = 2 * (self.tensors[f"{role}.args"][3] + row)
+        self.tensors[f"{role}.out"][at : at + 2] = [made, 1]
 
     def _score(self, rows: int) -> None:
         for row in range(rows):

@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { readManifest } from "../../web/executor/bundle.js";
 import { ArtifactError, ContractError, DeviceFault, asSpecdecError, errorFromJson, withTimeout } from "../../web/executor/faults.js";
-import { allReads, hostRange, hostTensors, toNumbers } from "../../web/executor/layout.js";
+import { hostRange, hostTensors, toNumbers } from "../../web/executor/layout.js";
 import { sha256, sha256Plain } from "../../web/executor/sha256.js";
 import { Fraction, parseStrict } from "../../web/executor/strict_json.js";
 import { hasWasmFeature, importedMemory, requireWasmFeatures, withSharedMemory } from "../../web/executor/wasm_binary.js";
@@ -86,13 +86,6 @@ test("the host touches only ranges of host tensors", () => {
     assert.throws(() => hostRange(tensors, name, offset, count), ContractError);
   }
   assert.deepEqual(toNumbers(Float32Array.of(1.5, NaN, Infinity)), [1.5, null, null]);
-});
-
-test("what is read after every call comes before what is read at the end", () => {
-  const each = [["target.out", 0, 2]];
-  const reads = [["tokens", 3, 1]];
-  assert.deepEqual(allReads({ kind: "verify", writes: [], calls: ["a", "b"], reads, each }), [...each, ...each, ...reads]);
-  assert.deepEqual(allReads({ kind: "verify", writes: [], calls: ["a"], reads }), reads);
 });
 
 test("a WASM module's memory limits are read from its bytes", () => {

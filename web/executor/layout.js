@@ -54,16 +54,6 @@ export function hostRange(tensors, name, offset, count) {
 }
 
 /**
- * All that a submit reads, in the order of its values: `each` after every call, then `reads`.
- * @param {import("./types.js").Submit} batch
- * @returns {import("./types.js").Read[]}
- */
-export function allReads(batch) {
-  const each = batch.each ?? [];
-  return [...batch.calls.flatMap(() => each), ...batch.reads];
-}
-
-/**
  * Numbers of a readback; JSON has no NaN, so one that is not finite crosses as null.
  * @param {Int32Array | Float32Array} values
  * @returns {number[]}

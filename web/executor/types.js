@@ -30,7 +30,7 @@
 /**
  * @typedef {[string, number, number[]]} Write tensor name, element offset, values
  * @typedef {[string, number, number]} Read tensor name, element offset, count
- * @typedef {{kind: string, writes: Write[], calls: string[], reads: Read[], each?: Read[]}} Submit each: read after every call
+ * @typedef {{kind: string, writes: Write[], calls: string[], reads: Read[]}} Submit
  * @typedef {{values: number[][], ms: number[]}} Readback
  * @typedef {{
  *   info: {backend: string, adapter: string, self_test?: object, threads?: number, threads_reason?: string},

@@ -205,16 +205,10 @@ export class WasmExecutor {
     for (const [name, offset, values] of batch.writes) {
       this.view(hostRange(this.tensors, name, offset, values.length), offset, values.length).set(values);
     }
-    const read = (/** @type {import("./types.js").Read} */ [name, offset, count]) =>
-      toNumbers(this.view(hostRange(this.tensors, name, offset, count), offset, count));
-    /** @type {number[][]} */
-    const values = [];
-    const ms = batch.calls.map((call) => {
-      const spent = this.run(call);
-      values.push(...(batch.each ?? []).map(read));
-      return spent;
-    });
-    values.push(...batch.reads.map(read));
+    const ms = batch.calls.map((call) => this.run(call));
+    const values = batch.reads.map(([name, offset, count]) =>
+      toNumbers(this.view(hostRange(this.tensors, name, offset, count), offset, count)),
+    );
     return { values, ms };
   }
 

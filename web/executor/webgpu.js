@@ -5,7 +5,7 @@
 // zero-fills new buffers, so KV and state begin as zeros.
 
 import { ContractError, DeviceFault } from "./faults.js";
-import { alignUp, allReads, hostRange, hostTensors, megabytes, memoryPlan, toNumbers } from "./layout.js";
+import { alignUp, hostRange, hostTensors, megabytes, memoryPlan, toNumbers } from "./layout.js";
 import { buildPrograms, compileKernels } from "./pipelines.js";
 import { WatchedDevice } from "./device.js";
 
@@ -16,7 +16,7 @@ import { WatchedDevice } from "./device.js";
 const ANSWER_MS = 60000;
 const SOFTWARE_ANSWER_MS = 600000; // a software adapter may need minutes for what a GPU does in milliseconds
 const MAX_TIMED_CALLS = 64;
-const PLAIN_STEPS = 4; // steps in one submit where nothing drafts: the wait for an answer is shared by so many tokens
+const PLAIN_STEPS = 8; // the most: steps in one submit where nothing drafts: the wait for an answer is shared by so many tokens
 const POKE_MS = 50; // how long a wait is helped along by round trips; longer ones gain nothing by it
 
 /** Milliseconds of each call of a submit, by timestamps written at the ends of its compute pass. */
@@ -128,17 +128,16 @@ export class WebGpuExecutor {
   }
 
   /**
-   * One compute pass for all calls; one each where they are timed or something is read after every one.
-   * @param {GPUCommandEncoder} encoder @param {string[]} calls @param {boolean} timed @param {(() => void) | null} readEach
+   * One compute pass for all calls; one each where they are timed.
+   * @param {GPUCommandEncoder} encoder @param {string[]} calls @param {boolean} timed
    */
-  encodeCalls(encoder, calls, timed, readEach) {
+  encodeCalls(encoder, calls, timed) {
     if (calls.length === 0) return;
-    if (timed || readEach) {
+    if (timed) {
       calls.forEach((call, i) => {
-        const pass = encoder.beginComputePass(timed ? this.timer?.pass(i) : undefined);
+        const pass = encoder.beginComputePass(this.timer?.pass(i));
         this.encode(pass, call);
         pass.end();
-        readEach?.();
       });
       return;
     }
@@ -180,7 +179,7 @@ export class WebGpuExecutor {
   async submit(batch) {
     if (this.watched.fault) throw this.watched.fault;
     const started = performance.now();
-    const reads = allReads(batch);
+    const { reads } = batch;
     const ranges = reads.map(([name, offset, count]) => hostRange(this.tensors, name, offset, count));
     const timed = this.timer !== null && batch.calls.length > 0 && batch.calls.length <= MAX_TIMED_CALLS;
     const timesAt = alignUp(4 * reads.reduce((sum, [, , count]) => sum + count, 0), 8);
@@ -188,19 +187,13 @@ export class WebGpuExecutor {
     const staging = this.stagingOf(bytes);
     const encoder = this.device.createCommandEncoder();
     this.write(batch);
+    this.encodeCalls(encoder, batch.calls, timed);
     let at = 0;
-    let done = 0;
-    const copyNext = (/** @type {number} */ more) => {
-      for (const end = done + more; done < end; done++) {
-        const [, offset, count] = reads[done];
-        const { buffer, offset: start } = ranges[done];
-        encoder.copyBufferToBuffer(this.buffers[buffer], start + 4 * offset, staging, at, 4 * count);
-        at += 4 * count;
-      }
-    };
-    const each = batch.each?.length ?? 0;
-    this.encodeCalls(encoder, batch.calls, timed, each ? () => copyNext(each) : null);
-    copyNext(batch.reads.length);
+    reads.forEach(([, offset, count], i) => {
+      const { buffer, offset: start } = ranges[i];
+      encoder.copyBufferToBuffer(this.buffers[buffer], start + 4 * offset, staging, at, 4 * count);
+      at += 4 * count;
+    });
     if (timed) this.timer?.resolve(encoder, batch.calls.length, staging, timesAt);
     this.device.queue.submit([encoder.finish()]);
     await this.watched.answer(this.mapped(staging, alignUp(Math.max(bytes, 4), 8)), this.answerMs, "submit");

@@ -1,9 +1,8 @@
 """The one protocol every executor speaks: run a submit, give back numbers.
 
 Knows no kernel and no device. Invariants: one submit is one unit of device work; writes land before the
-calls, the calls run in order, `each` is read after every one of them, the reads come last; a backend that
-cannot do a submit raises `DeviceFault` (or `ContractError` when the submit itself is malformed) and never
-answers with made-up values.
+calls, the calls run in order, the reads come last; a backend that cannot do a submit raises `DeviceFault`
+(or `ContractError` when the submit itself is malformed) and never answers with made-up values.
 """
 
 from __future__ import annotations

@@ -10,12 +10,11 @@ import ctypes
 import mmap
 import platform
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 from ..bundle import Bundle
-from ..decode.effects import Read, Readback, Submit
+from ..decode.effects import Readback, Submit
 from ..faults import ContractError, DeviceFault
 from ..plan.schema import Buffer, Target
 
@@ -77,17 +76,13 @@ class NativeBackend:
                 view = self._views[name]
                 for i, value in enumerate(values, offset):
                     view[i] = value
-            ms, reads = [], []
-            for call in batch.calls:
-                ms.append(self._run(self._programs[call]))
-                reads += self._read(batch.each)
-            reads += self._read(batch.reads)
+            ms = [self._run(self._programs[call]) for call in batch.calls]
+            reads = [
+                self._views[name][offset : offset + count].tolist() for name, offset, count in batch.reads
+            ]
         except (KeyError, IndexError, ValueError) as error:
             raise ContractError(f"bad submit: {error!r}", "native backend") from error
         return Readback(reads, ms)
-
-    def _read(self, reads: Iterable[Read]) -> list[list[Any]]:
-        return [self._views[name][offset : offset + count].tolist() for name, offset, count in reads]
 
     @staticmethod
     def _run(calls) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 
 from specdec_runtime.decode.effects import KINDS, Readback, Submit
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import Model, Plan, host_tensors, program_widths
+from specdec_runtime.plan.schema import MAX_ROWS, Model, Plan, host_tensors, program_widths
 
 NextId = Callable[[tuple[int, ...]], int]  # tokens of positions 0..p -> id for position p + 1
 Scores = Callable[
@@ -70,6 +70,13 @@ class _Lane:
         if not inside or not 1 <= num_rows <= width:
             raise ContractError(f"{num_rows} rows at {start} in a pass of {width}", f"{self.model.role}.args")
         return start, num_rows
+
+    def out_row(self, num_rows: int) -> int:
+        """Where the rows of this pass begin in `out`; a kernel would clamp it, over rows of passes before."""
+        first = self.tensor("args")[3]
+        if not 0 <= first <= MAX_ROWS - num_rows:
+            raise ContractError(f"{num_rows} rows from row {first} of out", f"{self.model.role}.args")
+        return first
 
     def append(self, position: int) -> None:
         """Token at this position -> its KV cell."""
@@ -126,13 +133,11 @@ class ScriptedBackend:
             raise self._script.fail_before[number]
         for name, first, numbers in batch.writes:
             self._write(name, first, list(numbers))
-        values: list[list[Any]] = []
         for step, program in enumerate(batch.calls):
             self._call(program, number, step)
-            values += [self._read(*read) for read in batch.each]
         if number in self._script.fail_after:
             raise self._script.fail_after[number]
-        values += [self._read(*read) for read in batch.reads]
+        values = [self._read(*read) for read in batch.reads]
         self.readbacks[number] = readback = Readback(values, [0.0] * len(batch.calls))
         return readback
 
@@ -164,19 +169,21 @@ class ScriptedBackend:
             lane.append(start + row)
         if operation == "prefill":
             return
+        first = lane.out_row(num_rows)
         lane.prefixes = [lane.prefix(start + row) for row in range(num_rows)]
         for row, prefix in enumerate(lane.prefixes):
             script = self._script
             finite = (number, program, row) not in script.not_finite
             finite &= (number, step) not in script.not_finite_calls
-            lane.tensor("out")[2 * row : 2 * row + 2] = [lane.next_id(prefix) if finite else 0, int(finite)]
+            at = 2 * (first + row)
+            lane.tensor("out")[at : at + 2] = [lane.next_id(prefix) if finite else 0, int(finite)]
         if lane.tensor("args")[2]:
-            self._feed_back(lane, start + num_rows, num_rows - 1)
+            self._feed_back(lane, start + num_rows, first + num_rows)
 
-    def _feed_back(self, lane: _Lane, position: int, row: int) -> None:
-        """The last row's id becomes the next token, and the next pass starts there."""
-        self._write("tokens", position, [lane.tensor("out")[2 * row]])
-        lane.tensor("args")[:2] = [position, 1]
+    def _feed_back(self, lane: _Lane, position: int, next_row: int) -> None:
+        """The last row's id becomes the next token; the next pass starts there, and in the next row of out."""
+        self._write("tokens", position, [lane.tensor("out")[2 * (next_row - 1)]])
+        lane.tensor("args")[:] = [position, 1, 1, next_row]
 
     def _score(self, lane: _Lane, width: int) -> None:
         _, num_rows = lane.rows(width)

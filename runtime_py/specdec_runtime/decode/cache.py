@@ -32,7 +32,7 @@ class ModelCache:
         """Writes for a pass of num_rows rows at cached_len, with room for num_more rows fed back after it."""
         start = self._table.length
         self._table.reserve(start + num_rows + num_more)
-        writes: list[Write] = [(self._args, 0, [start, num_rows, feedback, 0])]
+        writes: list[Write] = [(self._args, 0, [start, num_rows, feedback, 0])]  # 0: the first row of `out`
         writes.extend((self._page_table, first, pages) for first, pages in self._table.pending())
         return writes
 

@@ -21,22 +21,18 @@ KINDS = ("prefill", "draft", "verify", "round", "score")
 
 
 class Submit(NamedTuple):
-    """One unit of device work: all writes land, then the calls run in order, then the reads are taken.
-
-    `each` is read after every call: what a later call of the same submit overwrites.
-    """
+    """One unit of device work: all writes land, then the calls run in order, then the reads are taken."""
 
     kind: str  # one of KINDS
     writes: list[Write]
     calls: list[str]  # program names
     reads: list[Read]
-    each: tuple[Read, ...] = ()
 
 
 class Readback(NamedTuple):
     """The answer to a Submit: one list of numbers a read, one time a call."""
 
-    values: list[list[Any]]  # call by call the values of `each`, then those of `reads`
+    values: list[list[Any]]
     ms: list[float]  # a backend that cannot split puts the total last and 0 elsewhere
 
 
@@ -71,7 +67,7 @@ Effects = Generator[Effect, Any, None]  # sent a Readback for a Submit, None for
 def check_readback(batch: Submit, readback: Readback) -> None:
     """A readback of another shape than was asked for is a bug of the pump or the backend."""
     found = [len(values) for values in readback.values]
-    wanted = [count for _, _, count in [*batch.each] * len(batch.calls) + batch.reads]
+    wanted = [count for _, _, count in batch.reads]
     if found != wanted:
         raise ContractError(f"reads of {wanted} numbers were answered with {found}", "Readback.values")
 

@@ -14,7 +14,7 @@ from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import MAX_ROWS, Plan
 
 MAX_K = MAX_ROWS - 1
-MAX_STEPS = 16  # one submit is what a cancel waits for
+MAX_STEPS = MAX_ROWS  # the rows of all steps of a submit lie in `out`
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,10 @@ class Generation:
         return 1 if self.must_be_plain else min(self._steps, self.limits.max_len - len(self.sequence))
 
     def steps_submit(self, steps: int) -> Submit:
-        """Plain steps in one submit: each writes its id to `tokens`, the next one reads it there."""
+        """Plain steps in one submit: each writes its id to `tokens`, where the next one reads it, and its row to `out`."""
         writes = self.sequence.token_writes(len(self.sequence))
         writes += self.target.feed(1, steps - 1, feedback=1)
-        return Submit("verify", writes, [self._program(1)] * steps, [], (("target.out", 0, 2),))
+        return Submit("verify", writes, [self._program(1)] * steps, [("target.out", 0, 2 * steps)])
 
     def verify_submit(self, proposal: Proposal | None) -> Submit:
         """The cycle's one target pass, after the proposal's own calls in the same submit."""

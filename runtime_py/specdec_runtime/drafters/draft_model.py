@@ -17,7 +17,7 @@ from specdec_runtime.decode.interfaces import Outcome, Proposal, Steps
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.sequence import Sequence
 from specdec_runtime.faults import DeviceFault
-from specdec_runtime.plan.schema import Model
+from specdec_runtime.plan.schema import MAX_ROWS, Model
 
 REST_CYCLES = 8  # after the first fault; doubled by each further one
 MAX_DOUBLINGS = 6
@@ -58,11 +58,15 @@ class ModelDrafter:
         return self._steps(len(sequence), num_drafted)
 
     def drafted(self, values: list[list[Any]]) -> list[int]:
-        ids, (_, is_finite) = values
-        if is_finite and all(0 <= token_id < self._model.vocab_size for token_id in ids):
-            return ids
-        self.failed("draft_not_finite" if not is_finite else "draft_bad_id")
-        return []
+        """The ids up to the first row that is of no use; what the steps after it made of it is of none either."""
+        (out,) = values
+        ids: list[int] = []
+        for token_id, is_finite in zip(out[::2], out[1::2], strict=True):
+            if not is_finite or not 0 <= token_id < self._model.vocab_size:
+                self.failed("draft_not_finite" if not is_finite else "draft_bad_id")
+                break
+            ids.append(token_id)
+        return ids
 
     def failed(self, reason: str) -> None:
         self.fallbacks[reason] = self.fallbacks.get(reason, 0) + 1
@@ -83,11 +87,14 @@ class ModelDrafter:
             yield from prefill_chunk(sequence, self._cache, len(sequence) - 1, "draft")
 
     def _steps(self, committed: int, num_drafted: int) -> Proposal:
-        """One step over the tokens it lacks, then steps that each read the id the one before wrote."""
+        """One step over the tokens it lacks, then steps that each read the id the one before wrote.
+
+        Their rows lie in `out` one after the other; the first draft is in the last row of the first step.
+        """
         num_rows = committed - self._cache.cached_len
+        num_drafted = min(num_drafted, MAX_ROWS + 1 - num_rows)
         self._num_appended = num_rows + num_drafted - 1
         writes = self._cache.feed(num_rows, num_drafted - 1, feedback=1)
         calls = [f"draft.step_{num_rows}"] + ["draft.step_1"] * (num_drafted - 1)
-        last_row = num_rows - 1 if num_drafted == 1 else 0
-        reads: list[Read] = [("tokens", committed, num_drafted), ("draft.out", 2 * last_row, 2)]
+        reads: list[Read] = [("draft.out", 2 * (num_rows - 1), 2 * num_drafted)]
         return Proposal(self, num_drafted, writes=writes, calls=calls, reads=reads)

@@ -54,8 +54,8 @@ i32 verify(const i32* args, const i32* tokens, const i32* table, const u32* weig
     i32 id = next_id(h, tokens[args[0] + row]);
     for (i32 v = 0; v < VOCAB; v++) logits[row * PADDED + v] = logit(h, v);
     logits[row * PADDED + id] = 4.0f;
-    out[2 * row] = id;
-    out[2 * row + 1] = 1;
+    out[2 * (args[3] + row)] = id;
+    out[2 * (args[3] + row) + 1] = 1;
   }
   return 0;
 }
@@ -63,16 +63,17 @@ i32 verify(const i32* args, const i32* tokens, const i32* table, const u32* weig
 i32 step(const i32* args, const i32* tokens, const i32* table, const u32* weights, u32* kv, i32* out) {
   for (i32 row = 0; row < args[1]; row++) {
     u32 h = append(tokens, table, weights, kv, args[0] + row);
-    out[2 * row] = ((h >> 20) & 3u) == 0u ? 'x' : next_id(h, tokens[args[0] + row]);  // wrong about one in four
-    out[2 * row + 1] = 1;
+    out[2 * (args[3] + row)] = ((h >> 20) & 3u) == 0u ? 'x' : next_id(h, tokens[args[0] + row]);  // wrong about one in four
+    out[2 * (args[3] + row) + 1] = 1;
   }
   return 0;
 }
 
 i32 feedback(i32* args, i32* tokens, const i32* out) {
   if (args[2] == 0 || args[1] < 1) return 0;
-  tokens[args[0] + args[1]] = out[2 * (args[1] - 1)];
+  tokens[args[0] + args[1]] = out[2 * (args[3] + args[1] - 1)];
   args[0] += args[1];
+  args[3] += args[1];
   args[1] = 1;
   return 0;
 }

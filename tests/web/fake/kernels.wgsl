@@ -49,8 +49,8 @@ fn append(position: i32) -> u32 {
     let id = next_id(h, tokens[args[0] + row]);
     for (var v = 0; v < 300; v++) { logits[row * 320 + v] = logit(h, v); }
     logits[row * 320 + id] = 4.0;
-    result[2 * row] = id;
-    result[2 * row + 1] = 1;
+    result[2 * (args[3] + row)] = id;
+    result[2 * (args[3] + row) + 1] = 1;
   }
 }
 //! step model
@@ -60,8 +60,8 @@ fn append(position: i32) -> u32 {
     let h = append(args[0] + row);
     var id = next_id(h, tokens[args[0] + row]);
     if (((h >> 20u) & 3u) == 0u) { id = 120; }
-    result[2 * row] = id;
-    result[2 * row + 1] = 1;
+    result[2 * (args[3] + row)] = id;
+    result[2 * (args[3] + row) + 1] = 1;
   }
 }
 //! feedback
@@ -70,8 +70,9 @@ fn append(position: i32) -> u32 {
 @group(0) @binding(2) var<storage, read> result: array<i32>;
 @compute @workgroup_size(1) fn feedback() {
   if (args[2] == 0 || args[1] < 1) { return; }
-  tokens[args[0] + args[1]] = result[2 * (args[1] - 1)];
+  tokens[args[0] + args[1]] = result[2 * (args[3] + args[1] - 1)];
   args[0] += args[1];
+  args[3] += args[1];
   args[1] = 1;
 }
 //! score
