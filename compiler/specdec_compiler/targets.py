@@ -7,7 +7,7 @@ import platform
 import tvm
 
 WASM_FEATURES = ("simd128", "bulk-memory", "nontrapping-fptoint")
-GPU_FEATURES = ("packed_4x8_integer_dot_product",)
+GPU_FEATURES: tuple[str, ...] = ()  # the packed dot has a form in f32 (web/executor/dot.js)
 
 # WebGPU's guaranteed limits; a plan lists only what it needs beyond them (emit/plan.py)
 GUARANTEED_LIMITS = {

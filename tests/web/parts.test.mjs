@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { createHash, randomBytes } from "node:crypto";
 import { test } from "node:test";
 
+import { dotKind, withDot } from "../../web/executor/dot.js";
 import { readManifest } from "../../web/executor/bundle.js";
 import { ArtifactError, ContractError, DeviceFault, asSpecdecError, errorFromJson, withTimeout } from "../../web/executor/faults.js";
 import { hostRange, hostTensors, toNumbers } from "../../web/executor/layout.js";
@@ -129,4 +130,18 @@ test("SentencePiece pieces: spaces and byte fallback", () => {
   const map = new ByteMap({ decoder: { type: "Sequence", decoders }, model: { vocab }, added_tokens: [] }, []);
   const stream = new StreamDecoder(map);
   assert.equal([0, 1, 2, 0].map((id) => stream.push(id)).join("") + stream.finish(), "Helloé Hello");
+});
+
+test("the dot is in f32 where there is no packed one", () => {
+  const has = new Set(["packed_4x8_integer_dot_product"]);
+  assert.equal(dotKind("nvidia", has), "packed");
+  assert.equal(dotKind("apple", has), "f32");
+  assert.equal(dotKind("nvidia", new Set()), "f32");
+  assert.equal(dotKind("nvidia", undefined), "f32");
+  const code = "fn main() { let a = dot4I8Packed(x, y) + dot4I8Packed(y, x); }";
+  assert.equal(withDot(code, "packed"), code);
+  const changed = withDot(code, "f32");
+  assert.equal(changed.split("dot_in_f32(").length, 4); // its definition and two calls
+  assert.ok(!changed.includes("dot4I8Packed"));
+  assert.equal(withDot("fn main() {}", "f32"), "fn main() {}");
 });

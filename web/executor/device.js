@@ -4,6 +4,7 @@
 // Does not know: buffers, kernels. Invariants: an adapter that the browser calls a software fallback is taken only
 // when WebGPU was asked for by name; nothing here waits without a time limit.
 
+import { dotKind } from "./dot.js";
 import { ArtifactError, DeviceFault, withTimeout } from "./faults.js";
 
 /** @typedef {import("./types.js").PlanTarget} PlanTarget */
@@ -79,6 +80,7 @@ export class WatchedDevice {
   constructor(device, adapter, hasTimestamps) {
     this.device = device;
     this.adapter = describeAdapter(adapter);
+    this.dot = dotKind(this.adapter.vendor, navigator.gpu.wgslLanguageFeatures);
     this.hasTimestamps = hasTimestamps;
     /** @type {DeviceFault | null} */
     this.fault = null;

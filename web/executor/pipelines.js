@@ -4,6 +4,7 @@
 // error names the kernel and the line; a bind group is made once for each (kernel, tensors) pair.
 
 import { ArtifactError, DeviceFault } from "./faults.js";
+import { withDot } from "./dot.js";
 import { alignUp, tensorBytes } from "./layout.js";
 
 /** @typedef {import("./types.js").PlanTarget} PlanTarget */
@@ -58,7 +59,7 @@ export async function compileKernels(watched, target, module, onProgress) {
   let done = 0;
   const compileOne = async (/** @type {PlanKernel} */ kernel) => {
     const key = kernel.source.join();
-    const code = sourceText(kernel, module);
+    const code = withDot(sourceText(kernel, module), watched.dot);
     device.pushErrorScope("validation"); // what is wrong here shows again, with a reason, in the pipeline's promise
     const shader = shaders.get(key) ?? device.createShaderModule({ label: kernel.name, code });
     shaders.set(key, shader);

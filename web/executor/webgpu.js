@@ -67,11 +67,12 @@ export class WebGpuExecutor {
 
   /**
    * @param {GPUAdapter} adapter @param {PlanTarget} target @param {Uint8Array} module
-   * @param {{timestamps: boolean}} options
+   * @param {{timestamps: boolean, dot?: import("./dot.js").DotKind}} options
    * @returns {Promise<WebGpuExecutor>}
    */
   static async create(adapter, target, module, options) {
     const watched = await WatchedDevice.create(adapter, target, options.timestamps);
+    watched.dot = options.dot ?? watched.dot;
     const executor = new WebGpuExecutor(watched, target, module);
     await executor.makeBuffers();
     return executor;

@@ -89,8 +89,8 @@ async function downloadWeights(bundle, executor, shards, onBytes) {
 }
 
 /** @param {Choice} choice @param {Uint8Array<ArrayBuffer>} module @param {LoadOptions} options @returns {Promise<Executor>} */
-async function makeExecutor({ adapter, target }, module, { timestamps, threads }) {
-  if (adapter) return WebGpuExecutor.create(adapter, target, module, { timestamps: timestamps === true });
+async function makeExecutor({ adapter, target }, module, { timestamps, threads, dot }) {
+  if (adapter) return WebGpuExecutor.create(adapter, target, module, { timestamps: timestamps === true, dot });
   return WasmExecutor.create(target, module, { threads });
 }
 
@@ -124,7 +124,7 @@ class Meter {
   }
 }
 
-/** @typedef {{backend?: string, timestamps?: boolean, threads?: number, selftest?: boolean | "full"}} LoadOptions */
+/** @typedef {{backend?: string, timestamps?: boolean, threads?: number, selftest?: boolean | "full", dot?: "packed" | "f32"}} LoadOptions */
 /** @typedef {import("../executor/selftest.js").Programs} Programs */
 /** @typedef {{text: BundleText, executor: Executor, programs: Programs, report: Record<string, any>}} Loaded */
 
