@@ -1,6 +1,6 @@
 """specdec-bench: speeds of this machine, measured on real bundles, as a table and as JSON.
 
-`specdec-bench model BUNDLE|SHAPE` and `pack` measure GPU kernels and passes (bench_gpu.py), `peers` and `peers-gpu` other runtimes.
+`specdec-bench model BUNDLE|SHAPE`, `kernels` and `pack` measure GPU kernels and passes (bench_gpu.py, bench_kernels.py), `peers` and `peers-gpu` other runtimes.
 `specdec-bench run BUNDLE` decodes the same prompts on each backend with each drafter, interleaved round by round, and reports medians:
 tokens a second, prefill, the split of a cycle into draft, verify and other, and Python's share of it in the browser.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 from specdec_runtime.faults import RequestError, SpecdecError, error_json, exit_code
 
-from . import bench_gpu
+from . import bench_gpu, bench_kernels
 from .bench_gpu import bench_model, pack
 from .bench_gpu import table as gpu_table
 from .bench_rows import bench_rows
@@ -215,6 +215,15 @@ def make_parser() -> argparse.ArgumentParser:
     model.add_argument("--json", action="store_true")
     model.set_defaults(call=_model, show=gpu_table, charts=bench_gpu.charts)
 
+    kernels = commands.add_parser("kernels", help="us of every GPU kernel by rows, random weights")
+    kernels.add_argument("name", help="a bundle folder, or 135M, 1B, 3B, 8B")
+    kernels.add_argument("--context", type=int, default=2048)
+    kernels.add_argument("--adapter", choices=ADAPTERS, default="gpu")
+    kernels.add_argument("--start", type=int, default=512, help="position the passes run at")
+    kernels.add_argument("--timeout", type=float, default=600.0)
+    kernels.add_argument("--json", action="store_true")
+    kernels.set_defaults(call=_kernels, show=bench_kernels.table, charts=bench_kernels.charts)
+
     packed = commands.add_parser("pack", help="write the bench page and plans for a machine elsewhere")
     packed.add_argument("names", nargs="+", metavar="NAME")
     packed.add_argument("-o", "--out", type=Path, required=True)
@@ -246,8 +255,13 @@ def _rows(args: argparse.Namespace) -> dict[str, Any]:
 
 def _model(args: argparse.Namespace) -> dict[str, Any]:
     options = BrowserOptions("webgpu", args.adapter, timeout_s=args.timeout)
-    query = f"&start={args.start}" + ("&kernels=0" if args.no_kernels else "")
+    query = f"&start={args.start}" + ("&parts=passes,step,rounds" if args.no_kernels else "")
     return bench_model(args.name, args.context, options, query)
+
+
+def _kernels(args: argparse.Namespace) -> dict[str, Any]:
+    options = BrowserOptions("webgpu", args.adapter, timeout_s=args.timeout)
+    return bench_kernels.bench_kernels(args.name, args.context, args.start, options)
 
 
 def main(argv: list[str] | None = None) -> int:
