@@ -1,6 +1,7 @@
 """specdec-bench: speeds of this machine, measured on real bundles, as a table and as JSON.
 
-`specdec-bench model BUNDLE|SHAPE`, `kernels` and `pack` measure GPU kernels and passes (bench_gpu.py, bench_kernels.py), `peers` and `peers-gpu` other runtimes.
+`specdec-bench model BUNDLE|SHAPE`, `kernels` and `pack` measure GPU kernels and passes (bench_gpu.py, bench_kernels.py), `peers` and
+`peers-gpu` other runtimes.
 `specdec-bench run BUNDLE` decodes the same prompts on each backend with each drafter, interleaved round by round, and reports medians:
 tokens a second, prefill, the split of a cycle into draft, verify and other, and Python's share of it in the browser.
 """

@@ -172,15 +172,16 @@ def _gpu_dot(fmt: str, vectors: list, x, x_at, groups: int, rows: range, iacc) -
 
 
 class _Tile:
-    """One workgroup's tile while it is computed: `parts` times `blocks` blocks of weight rows. A thread has a block of each part, which
-    share its loads of activations."""
+    """One workgroup's tile while it is computed: `parts` times `blocks` blocks of weight rows. A thread has a block of each part: with
+    one or two rows at once, for loads in flight; with more one after the other, for registers."""
 
     def __init__(self, p: Params, blocks: int, parts: int = 1):
         self.m, self.n, self.k, self.fmt = int(p["m"]), int(p["n"]), int(p["k"]), str(p["fmt"])
         self.eps = float(p["eps"]) if "eps" in p else None
         self.groups, self.blocks, self.rows = self.k // GROUP, blocks, min(self.m, GPU_ROWS)
         self.parts, self.lanes = parts, _lanes(self.k, parts)
-        self.threads, self.columns = self.lanes * blocks, 4 * blocks * parts
+        self.at_once = parts if self.rows <= 2 else 1  # parts
+        self.threads, self.columns = self.lanes * blocks, 4 * blocks * self.at_once
         self.stride = self.lanes | 1  # odd: no two outputs' sums start in one bank
         self.per_pass = self.rows  # rows summed at a time
         while self.per_pass > 1 and (
@@ -203,7 +204,7 @@ class _Tile:
         """Compute the tile. block_at(part, b) is the block of 4 weight rows of place b of a part. output(row, column, value,
         loaded) is what one thread does with each finished sum: row counts from row0, column from the tile's first; `loaded` is what
         early(row, column) gave before the lanes' sums were added, so that its load does not wait for them."""
-        sums = self.parts * self.rows * 4
+        sums = self.at_once * self.rows * 4
         acc, iacc = local(sums, "float32"), local(self.rows * 4, "int32")
         squares, num_rows = local(self.rows, "float32"), local(1, "int32")
         loaded = local(self.rows // self.per_pass, "float32")
@@ -221,23 +222,38 @@ class _Tile:
 
         if early and not looped:
             load_early()
-        for i in range(sums):
-            store(acc, i, f32(0))
         for row in range(self.rows):
             store(squares, row, f32(0))
         inside = blocks[-1] < self.n // 4
         if self.m > self.rows:  # with one workgroup for all rows nothing waits for args
             inside = T.And(inside, row0 < args[1])
-        with when(inside), T.serial(0, ceil_div(steps, together)) as step:
-            for i in range(together):
-                g = T.bind((step * together + i) * self.lanes + lane_id)
-                with when(g < self.groups) if self.groups % self.lanes else nullcontext():
-                    for part, nb in enumerate(blocks):
-                        self._group(x, w, ws, nb, row0, g, part * self.rows * 4, acc, iacc)
-                    self._squares(x, row0, g, squares)
-        if early and looped:  # a load before a loop is waited for before the loop: measured
-            load_early()
-        self._sums(num_rows, tx, place, lane_id, row0, acc, squares, output, loaded)
+        memory = self._memory()
+        for first in range(0, self.parts, self.at_once):
+            if first:
+                barrier()
+            for i in range(sums):
+                store(acc, i, f32(0))
+            with when(inside), T.serial(0, ceil_div(steps, together)) as step:
+                for i in range(together):
+                    g = T.bind((step * together + i) * self.lanes + lane_id)
+                    with when(g < self.groups) if self.groups % self.lanes else nullcontext():
+                        for part, nb in enumerate(blocks[first : first + self.at_once]):
+                            self._group(x, w, ws, nb, row0, g, part * self.rows * 4, acc, iacc)
+                        if first == 0:
+                            self._squares(x, row0, g, squares)
+            if early and looped:  # a load before a loop is waited for before the loop: measured
+                load_early()
+            part_output = partial(self._part_output, output, 4 * self.blocks * first)
+            self._sums(memory, num_rows, tx, place, lane_id, row0, acc, squares, part_output, loaded)
+
+    @staticmethod
+    def _part_output(output, first_column: int, row, column, value, loaded) -> None:
+        output(row, column + first_column, value, loaded)
+
+    def _memory(self):
+        """Workgroup memory of the lanes' sums, and of their sums of squares."""
+        sums = shared(self.per_pass * self.columns * self.stride, "float32")
+        return sums, shared(self.per_pass * self.stride, "float32") if self.eps is not None else None
 
     def _output(self, tx, first: int):
         """(row, column) of the sum that a thread finishes in the pass that begins with row `first`."""
@@ -277,17 +293,16 @@ class _Tile:
                     total = fma(T.Shuffle([minimum], [r]), x_sum, total)
                 store(acc, first + i, total)
 
-    def _sums(self, num_rows, tx, place, lane_id, row0, acc, squares, output, loaded) -> None:
+    def _sums(self, memory, num_rows, tx, place, lane_id, row0, acc, squares, output, loaded) -> None:
         """Add the lanes' sums through workgroup memory, some rows at a time; with a norm, its factor from the squares likewise."""
         outputs = self.per_pass * self.columns
-        partial = shared(outputs * self.stride, "float32")
-        square_sums = shared(self.per_pass * self.stride, "float32") if self.eps is not None else None
+        partial, square_sums = memory
         total, square = local(1, "float32"), local(1, "float32")
         for first in range(0, self.rows, self.per_pass):
             if first:
                 barrier()
             for i in range(self.per_pass):
-                for part, r in ((part, r) for part in range(self.parts) for r in range(4)):
+                for part, r in ((part, r) for part in range(self.at_once) for r in range(4)):
                     column = (part * self.blocks + place) * 4 + r
                     at = T.bind((i * self.columns + column) * self.stride + lane_id)
                     store(partial, at, acc[(part * self.rows + first + i) * 4 + r])
