@@ -146,19 +146,19 @@ BIAS = 0x4B400000  # the bits of 1.5 * 2**23: a float that has an integer below 
 TILE_BLOCKS = 8  # of a tile whose 32 rows become one group of the next layer's activations
 
 
-def _lanes(k: int, parts: int) -> int:
-    """Threads along K: no more than needed for the same number of steps; so many at least that a tile has a thread an output."""
+def _lanes(k: int, most: int) -> int:
+    """Threads along K: no more than needed for the same number of steps; at least 4, so that a tile has a thread an output."""
     groups = k // GROUP
-    return max(4 * parts, ceil_div(groups, ceil_div(groups, LANES)))
+    return max(4, ceil_div(groups, ceil_div(groups, most)))
 
 
-def _gpu_dot(fmt: str, vectors: list, x, x_at, groups: int, rows: range, iacc) -> None:
-    """Add one group's integer dots of 4 weight rows x some activation rows to iacc[row in `rows` * 4 + weight_row]; `vectors` are the
+def _gpu_dot(fmt: str, vectors: list, x, x_at, groups: int, rows: int, iacc) -> None:
+    """Add one group's integer dots of 4 weight rows x `rows` activation rows to iacc[row * 4 + weight_row]; `vectors` are the
     group's 16-byte vectors of weights. Activations are loaded by halves: fewer registers hold them."""
     shifts = (0, 4) if fmt == "q4" else (None,)
     per_half = len(vectors) // 2
     for half in range(2):
-        codes = [T.bind(x[x_at(row) + half * groups]) for row in rows]
+        codes = [T.bind(x[x_at(row) + half * groups]) for row in range(rows)]
         for c, vector in enumerate(vectors[half * per_half : (half + 1) * per_half]):
             for h, shift in enumerate(shifts):
                 for r in range(4):
@@ -172,16 +172,14 @@ def _gpu_dot(fmt: str, vectors: list, x, x_at, groups: int, rows: range, iacc) -
 
 
 class _Tile:
-    """One workgroup's tile while it is computed: `parts` times `blocks` blocks of weight rows. A thread has a block of each part: with
-    one or two rows at once, for loads in flight; with more one after the other, for registers."""
+    """One workgroup's tile while it is computed."""
 
-    def __init__(self, p: Params, blocks: int, parts: int = 1):
+    def __init__(self, p: Params, blocks: int, most_lanes: int):
         self.m, self.n, self.k, self.fmt = int(p["m"]), int(p["n"]), int(p["k"]), str(p["fmt"])
         self.eps = float(p["eps"]) if "eps" in p else None
         self.groups, self.blocks, self.rows = self.k // GROUP, blocks, min(self.m, GPU_ROWS)
-        self.parts, self.lanes = parts, _lanes(self.k, parts)
-        self.at_once = parts if self.rows <= 2 else 1  # parts
-        self.threads, self.columns = self.lanes * blocks, 4 * blocks * self.at_once
+        self.lanes = _lanes(self.k, most_lanes)
+        self.threads, self.columns = self.lanes * blocks, 4 * blocks
         self.stride = self.lanes | 1  # odd: no two outputs' sums start in one bank
         self.per_pass = self.rows  # rows summed at a time
         while self.per_pass > 1 and (
@@ -201,15 +199,14 @@ class _Tile:
         ]
 
     def run(self, args, x, w, ws, tx, row0, block_at, output, early=None) -> None:
-        """Compute the tile. block_at(part, b) is the block of 4 weight rows of place b of a part. output(row, column, value,
+        """Compute the tile. block_at(b) is the block of 4 weight rows that place b of the tile takes. output(row, column, value,
         loaded) is what one thread does with each finished sum: row counts from row0, column from the tile's first; `loaded` is what
         early(row, column) gave before the lanes' sums were added, so that its load does not wait for them."""
-        sums = self.at_once * self.rows * 4
-        acc, iacc = local(sums, "float32"), local(self.rows * 4, "int32")
+        acc, iacc = local(self.rows * 4, "float32"), local(self.rows * 4, "int32")
         squares, num_rows = local(self.rows, "float32"), local(1, "int32")
         loaded = local(self.rows // self.per_pass, "float32")
         place, lane_id = T.bind(T.truncdiv(tx, self.lanes)), T.bind(T.truncmod(tx, self.lanes))
-        blocks = [T.bind(block_at(part, place)) for part in range(self.parts)]
+        nb = T.bind(block_at(place))
         store(num_rows, 0, args[1])
         steps = ceil_div(self.groups, self.lanes)
         together = 2 if steps == 2 and self.rows <= 2 else 1  # loads of so many groups are in flight together
@@ -222,54 +219,28 @@ class _Tile:
 
         if early and not looped:
             load_early()
+        for i in range(self.rows * 4):
+            store(acc, i, f32(0))
         for row in range(self.rows):
             store(squares, row, f32(0))
-        inside = blocks[-1] < self.n // 4
+        inside = nb < self.n // 4
         if self.m > self.rows:  # with one workgroup for all rows nothing waits for args
             inside = T.And(inside, row0 < args[1])
-        memory = self._memory()
-        for first in range(0, self.parts, self.at_once):
-            if first:
-                barrier()
-            for i in range(sums):
-                store(acc, i, f32(0))
-            with when(inside), T.serial(0, ceil_div(steps, together)) as step:
-                for i in range(together):
-                    g = T.bind((step * together + i) * self.lanes + lane_id)
-                    with when(g < self.groups) if self.groups % self.lanes else nullcontext():
-                        for part, nb in enumerate(blocks[first : first + self.at_once]):
-                            self._group(x, w, ws, nb, row0, g, part * self.rows * 4, acc, iacc)
-                        if first == 0:
-                            self._squares(x, row0, g, squares)
-            if early and looped:  # a load before a loop is waited for before the loop: measured
-                load_early()
-            part_output = partial(self._part_output, output, 4 * self.blocks * first)
-            self._sums(memory, num_rows, tx, place, lane_id, row0, acc, squares, part_output, loaded)
-
-    @staticmethod
-    def _part_output(output, first_column: int, row, column, value, loaded) -> None:
-        output(row, column + first_column, value, loaded)
-
-    def _memory(self):
-        """Workgroup memory of the lanes' sums, and of their sums of squares."""
-        sums = shared(self.per_pass * self.columns * self.stride, "float32")
-        return sums, shared(self.per_pass * self.stride, "float32") if self.eps is not None else None
+        with when(inside), T.serial(0, ceil_div(steps, together)) as step:
+            for i in range(together):
+                g = T.bind((step * together + i) * self.lanes + lane_id)
+                with when(g < self.groups) if self.groups % self.lanes else nullcontext():
+                    self._group(x, w, ws, nb, row0, g, acc, iacc, squares)
+        if early and looped:  # a load before a loop is waited for before the loop: measured
+            load_early()
+        self._sums(num_rows, tx, place, lane_id, row0, acc, squares, output, loaded)
 
     def _output(self, tx, first: int):
         """(row, column) of the sum that a thread finishes in the pass that begins with row `first`."""
         return T.bind(T.truncdiv(tx, self.columns) + first), T.bind(T.truncmod(tx, self.columns))
 
-    def _squares(self, x, row0, g, squares) -> None:
-        """Add the group's squares to each row's, for the norm."""
-        if self.eps is None:
-            return
-        for row in range(self.rows):
-            numbers = x[(row0 + row) * self.groups * VECTORS + 2 * self.groups + g]
-            square = T.reinterpret("float32", T.Shuffle([numbers], [2]))
-            store(squares, row, squares[row] + square)
-
-    def _group(self, x, w, ws, nb, row0, g, first, acc, iacc) -> None:
-        """Add one group of K to the lane's sums of one block, which begin at acc[first]."""
+    def _group(self, x, w, ws, nb, row0, g, acc, iacc, squares) -> None:
+        """Add one group of K to the lane's sums."""
         groups, scales = self.groups, 2 if self.fmt == "q4" else 1
 
         def x_at(row):
@@ -281,31 +252,35 @@ class _Tile:
         minimum = T.bind(ws[(nb * scales + 1) * groups + g]) if scales == 2 else None
         for i in range(self.rows * 4):
             store(iacc, i, T.int32(BIAS))
-        _gpu_dot(self.fmt, vectors, x, x_at, groups, range(self.rows), iacc)
+        _gpu_dot(self.fmt, vectors, x, x_at, groups, self.rows, iacc)
         for row in range(self.rows):
             numbers = T.bind(x[x_at(row) + 2 * groups])
-            x_scale, x_sum = (T.bind(T.reinterpret("float32", T.Shuffle([numbers], [i]))) for i in range(2))
+            x_scale, x_sum, square = (
+                T.bind(T.reinterpret("float32", T.Shuffle([numbers], [i]))) for i in range(3)
+            )
             for r in range(4):
                 i = row * 4 + r
                 dot = T.reinterpret("float32", iacc[i]) - T.reinterpret("float32", T.int32(BIAS))
-                total = fma(T.Shuffle([scale], [r]), T.bind(x_scale * dot), acc[first + i])
+                total = fma(T.Shuffle([scale], [r]), T.bind(x_scale * dot), acc[i])
                 if minimum is not None:
                     total = fma(T.Shuffle([minimum], [r]), x_sum, total)
-                store(acc, first + i, total)
+                store(acc, i, total)
+            if self.eps is not None:
+                store(squares, row, squares[row] + square)
 
-    def _sums(self, memory, num_rows, tx, place, lane_id, row0, acc, squares, output, loaded) -> None:
+    def _sums(self, num_rows, tx, place, lane_id, row0, acc, squares, output, loaded) -> None:
         """Add the lanes' sums through workgroup memory, some rows at a time; with a norm, its factor from the squares likewise."""
         outputs = self.per_pass * self.columns
-        partial, square_sums = memory
+        partial = shared(outputs * self.stride, "float32")
+        square_sums = shared(self.per_pass * self.stride, "float32") if self.eps is not None else None
         total, square = local(1, "float32"), local(1, "float32")
         for first in range(0, self.rows, self.per_pass):
             if first:
                 barrier()
             for i in range(self.per_pass):
-                for part, r in ((part, r) for part in range(self.at_once) for r in range(4)):
-                    column = (part * self.blocks + place) * 4 + r
-                    at = T.bind((i * self.columns + column) * self.stride + lane_id)
-                    store(partial, at, acc[(part * self.rows + first + i) * 4 + r])
+                for r in range(4):
+                    at = T.bind((i * self.columns + place * 4 + r) * self.stride + lane_id)
+                    store(partial, at, acc[(first + i) * 4 + r])
                 if square_sums is not None:
                     with when(place == 0):
                         store(square_sums, i * self.stride + lane_id, squares[first + i])
@@ -347,7 +322,7 @@ LINEAR_BLOCKS = 4  # blocks of a tile that ends in f32
 
 
 def _gpu(name: str, p: Params, residual: bool):
-    tile = _Tile(p, LINEAR_BLOCKS)
+    tile = _Tile(p, LINEAR_BLOCKS, LANES)
     m, n = tile.m, tile.n
     tiles = ceil_div(n // 4, LINEAR_BLOCKS)
     grid_x = min(tiles, 32768)
@@ -366,7 +341,7 @@ def _gpu(name: str, p: Params, residual: bool):
                     store(out, T.bind(place(row, column)), loaded + value if residual else value)
 
             early = (lambda row, column: rest[0][place(row, column)]) if residual else None
-            tile.run(args, x, w, ws, tx, row0, lambda _, b: first + b, output, early)
+            tile.run(args, x, w, ws, tx, row0, lambda b: first + b, output, early)
 
     ends = [("residual", m * n, "float32")] if residual else []
     return prim_func(name, [*tile.inputs(), *ends, ("out", m * n, "float32")], body)
@@ -374,7 +349,7 @@ def _gpu(name: str, p: Params, residual: bool):
 
 def _add_quantize_gpu(name: str, p: Params):
     """The residual stream after this linear, and its quantized product with the next norm's weight."""
-    tile = _Tile(p, TILE_BLOCKS)
+    tile = _Tile(p, TILE_BLOCKS, LANES)
     m, n = tile.m, tile.n
 
     def body(args, x, w, ws, residual, weight, out, next_codes):
@@ -389,7 +364,7 @@ def _add_quantize_gpu(name: str, p: Params):
                 store(sums, row * GROUP + column, loaded + value)
                 store(out, T.bind(place(row, column)), sums[row * GROUP + column])
 
-            def block_at(_, b):
+            def block_at(b):
                 return group * TILE_BLOCKS + b
 
             def early(row, column):
@@ -413,15 +388,16 @@ def _add_quantize_gpu(name: str, p: Params):
 
 def _gate_up_gpu(name: str, p: Params):
     """SiLU(gate) * up, quantized: a tile is 32 rows of the gate and the 32 of up beside them."""
-    tile = _Tile(p, TILE_BLOCKS, parts=2)
+    tile = _Tile(p, 2 * TILE_BLOCKS, LANES // 2)
     m, ffn = tile.m, tile.n // 2
 
     def body(args, x, w, ws, next_codes):
         with threads(ffn // GROUP, 1, m // tile.rows, tile.threads) as (group, _, bz, tx):
             sums, row0 = shared(tile.rows * 2 * GROUP, "float32"), T.bind(bz * tile.rows)
 
-            def block_at(part, b):
-                return part * (ffn // 4) + group * TILE_BLOCKS + b
+            def block_at(b):
+                up = T.Select(b < TILE_BLOCKS, T.int32(0), T.int32(ffn // 4 - TILE_BLOCKS))
+                return group * TILE_BLOCKS + b + up
 
             def output(row, column, value, _):
                 store(sums, row * 2 * GROUP + column, value)
@@ -443,7 +419,7 @@ def _qkv_rope_gpu(name: str, p: Params):
     d = int(p["d"])
     blocks = next(n for n in (4, 3, 2, 1) if d // 8 % n == 0)  # of each half
     width, tiles = 4 * blocks, d // 8 // blocks  # rows of a half, tiles of a head
-    tile = _Tile(p, 2 * blocks)
+    tile = _Tile(p, 2 * blocks, LANES)
     heads, pairs = int(p["h"]) + 2 * int(p["kv"]), width // 2
 
     def body(args, x, w, ws, table, page_table, pages, q):
@@ -451,7 +427,7 @@ def _qkv_rope_gpu(name: str, p: Params):
             sums, row0 = shared(tile.rows * 2 * width, "float32"), T.bind(bz * tile.rows)
             head, first = T.bind(T.truncdiv(bx, tiles)), T.bind(T.truncmod(bx, tiles) * width)
 
-            def block_at(_, b):
+            def block_at(b):
                 half = T.Select(b < blocks, T.int32(0), T.int32(d // 8 - blocks))
                 return T.shift_right(head * d + first, 2) + half + b
 
