@@ -24,11 +24,13 @@ function fakeDevice() {
   const encoder = {
     beginComputePass: () => ({ setPipeline() {}, setBindGroup() {}, dispatchWorkgroups() {}, end() {} }),
     copyBufferToBuffer() {},
-    finish() {},
+    finish: () => (device.recorded += 1),
   };
   const device = {
     work,
     submits: 0,
+    recorded: 0,
+    ran: [],
     errors: [],
     lost: new Promise((resolve) => (lose = () => resolve({ reason: "unknown", message: "unplugged" }))),
     lose: () => lose(),
@@ -42,7 +44,7 @@ function fakeDevice() {
       destroy() {},
     }),
     createCommandEncoder: () => encoder,
-    queue: { submit: () => (device.submits += 1), writeBuffer() {}, onSubmittedWorkDone: waiting },
+    queue: { submit: ([commands]) => ((device.submits += 1), device.ran.push(commands)), writeBuffer() {}, onSubmittedWorkDone: waiting },
   };
   return device;
 }
@@ -144,4 +146,27 @@ test("a wrong submit leaves what ran ahead to the next wait", async () => {
   assert.equal(await state(settled), "waits");
   device.work[0].resolve();
   assert.equal(await state(settled), "done");
+});
+
+test("commands are made while the device works, run once, and are dropped with the buffer they copy to", async () => {
+  const { device, executor } = executorOn();
+  const round = async (calls, count = 2) => {
+    const done = executor.submit({ ...reading, calls, reads: [["out", 0, count]] });
+    for (const work of device.work.splice(0)) work.resolve();
+    await done;
+  };
+  await round(["feed"]);
+  assert.deepEqual([device.recorded, device.ran], [2, [1]], "one more is made after the submit");
+  await round(["feed"]);
+  await round(["feed"]);
+  assert.deepEqual(device.ran, [1, 2, 3]);
+  await round(["feed"], 4); // other reads: other commands
+  await round(["feed", "feed"]); // the first call by itself
+  assert.deepEqual(device.ran, [1, 2, 3, 5, 7, 8]);
+  await round(["feed"]);
+  assert.deepEqual(device.ran.slice(6), [4]);
+  executor.stagingOf(100000);
+  const before = device.recorded;
+  await round(["feed"]);
+  assert.equal(device.ran.at(-1), before + 1, "made anew");
 });

@@ -1,5 +1,5 @@
-// The WebGPU executor: one submit is one queue.submit and one mapped readback; one that feeds tokens and reads nothing may run
-// ahead: it is answered as soon as the one before it is done.
+// The WebGPU executor: one submit is one mapped readback; one that feeds tokens and reads nothing may run ahead: it is answered
+// as soon as the one before it is done. While the device works, the commands of the next submit of the same kind are made.
 //
 // Does not know: what the kernels compute, who asks. Invariants: buffers, pipelines, bind groups and dispatch lists
 // are made once; a submit waits on the device for a bounded time and ends in values or a DeviceFault; at most two submits are on
@@ -19,7 +19,7 @@ import { WatchedDevice } from "./device.js";
 const ANSWER_MS = 60000;
 const SOFTWARE_ANSWER_MS = 600000; // a software adapter may need minutes for what a GPU does in milliseconds
 const PLAIN_STEPS = 8; // the most: steps in one submit where nothing drafts: the wait for an answer is shared by so many tokens
-const POKE_MS = 50; // how long a wait is helped along by round trips; longer ones gain nothing by it
+const MAX_PREPARED = 64; // kinds of submit; a request has some ten
 
 export class WebGpuExecutor {
   /** @param {WatchedDevice} watched @param {PlanTarget} target @param {Uint8Array} module */
@@ -41,10 +41,10 @@ export class WebGpuExecutor {
     this.programs = new Map();
     /** @type {GPUBuffer | null} */
     this.staging = null;
+    /** Commands of submits like those before, made while the device was busy. @type {Map<string, GPUCommandBuffer[]>} */
+    this.prepared = new Map();
     /** The work of the last submit that ran ahead, until somebody waited for it. @type {Promise<unknown> | null} */
     this.ahead = null;
-    const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
-    this.idle = this.device.createBuffer({ label: "idle", size: 16, usage });
   }
 
   /**
@@ -91,6 +91,7 @@ export class WebGpuExecutor {
   stagingOf(bytes) {
     if (this.staging && this.staging.size >= bytes) return this.staging;
     this.staging?.destroy();
+    this.prepared.clear(); // their copies went there
     const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
     this.staging = this.device.createBuffer({ label: "readback", size: alignUp(Math.max(bytes, 4096), 256), usage });
     return this.staging;
@@ -141,6 +142,24 @@ export class WebGpuExecutor {
     });
   }
 
+  /**
+   * The commands of a submit, its first call by itself: the device begins while the browser hands it the rest.
+   * @param {Submit} batch @param {import("./layout.js").HostTensor[]} ranges @param {GPUBuffer | null} staging
+   * @param {number | null} timesAt where times go in staging, if they are taken
+   * @returns {GPUCommandBuffer[]}
+   */
+  record({ calls, reads }, ranges, staging, timesAt) {
+    const timed = timesAt !== null;
+    const parts = timed || calls.length < 2 ? [calls] : [calls.slice(0, 1), calls.slice(1)];
+    return parts.map((part, i) => {
+      const encoder = this.device.createCommandEncoder();
+      this.encodeCalls(encoder, part, timed);
+      if (staging && i === parts.length - 1) this.encodeReads(encoder, reads, ranges, staging);
+      if (staging && timed) this.timer?.resolve(encoder, calls.length, staging, timesAt);
+      return encoder.finish();
+    });
+  }
+
   /** @param {Submit} batch */
   write(batch) {
     for (const [name, offset, values] of batch.writes) {
@@ -150,29 +169,9 @@ export class WebGpuExecutor {
     }
   }
 
-  /**
-   * Waits for what the device was asked. Chromium's GPU process looks for finished work every 2.5 ms unless something else
-   * arrives: mapping an idle buffer is a round trip of 0.15 ms that makes it look (measured: docs/performance.md). A software
-   * adapter needs its CPU for the work itself.
-   * @param {Promise<unknown>} asked
-   */
-  async poked(asked) {
-    let waiting = true;
-    const answer = asked.finally(() => {
-      waiting = false;
-    });
-    answer.catch(() => {}); // awaited below; it may fail during a round trip
-    const until = this.watched.adapter.software ? 0 : performance.now() + POKE_MS;
-    while (waiting && performance.now() < until) {
-      await this.idle.mapAsync(GPUMapMode.READ);
-      this.idle.unmap();
-    }
-    await answer;
-  }
-
   /** @param {Promise<unknown>} asked @param {string} [what] */
   async done(asked, what = "submit") {
-    await this.watched.answer(this.poked(asked), this.answerMs, what);
+    await this.watched.answer(this.watched.poked(asked), this.answerMs, what);
     if (this.watched.fault) throw this.watched.fault;
   }
 
@@ -204,15 +203,19 @@ export class WebGpuExecutor {
     const timesAt = alignUp(4 * reads.reduce((sum, [, , count]) => sum + count, 0), 8);
     const bytes = timesAt + (timed ? 16 * calls : 0);
     const staging = bytes ? this.stagingOf(bytes) : null;
-    const encoder = this.device.createCommandEncoder();
+    const record = () => this.record(batch, ranges, staging, timed ? timesAt : null);
+    const kind = `${batch.calls}|${reads}`;
+    const commands = this.prepared.get(kind) ?? record();
+    this.prepared.delete(kind); // a command buffer runs once
     this.write(batch);
-    this.encodeCalls(encoder, batch.calls, timed);
-    if (staging) this.encodeReads(encoder, reads, ranges, staging);
-    if (staging && timed) this.timer?.resolve(encoder, calls, staging, timesAt);
-    this.device.queue.submit([encoder.finish()]);
+    for (const part of commands) {
+      this.device.queue.submit([part]);
+    }
     // a map waits for work that touches its buffer only
     const mine = staging ? staging.mapAsync(GPUMapMode.READ, 0, bytes) : this.device.queue.onSubmittedWorkDone();
     mine.catch(() => {}); // whoever waits for it hears it
+    if (this.prepared.size >= MAX_PREPARED) this.prepared.clear();
+    if (!timed) this.prepared.set(kind, record());
     const asked = runsAhead ? this.ahead : Promise.all([this.ahead, mine]);
     this.ahead = runsAhead ? mine : null;
     if (asked) await this.done(asked);
