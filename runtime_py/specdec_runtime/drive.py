@@ -3,7 +3,8 @@
 Knows effects and the backend protocol, no drafter and no plan. This file holds the clock that the core must
 not. The JavaScript pump (web/) keeps the same times by the same rules:
 
-  prefill      wall time from the start to the first submit that is not of kind "prefill"
+  prefill      wall time from the start to the first submit that is not of kind "prefill"; the device has done
+               all before it then
   decode       wall time from there to the end
   draft        time of the calls "draft.*"; verify: of the calls "target.*"; both within decode
   other        decode - draft - verify: Python, queueing, transfers

@@ -19,6 +19,7 @@ from specdec_tools.serve import Handler
 pytestmark = pytest.mark.browser
 
 PROMPT_IDS = [72, 101, 108, 108, 111]
+LONG_IDS = [33 + index * 7 % 90 for index in range(400)]
 REQUEST = {"prompt_ids": PROMPT_IDS, "max_tokens": 20, "drafter": "model", "k": 4}
 
 
@@ -177,15 +178,21 @@ def test_auto_takes_wasm_where_the_gpu_is_software(rig: BrowserRig, fake_bundle:
     assert "software" in loaded["reason"]
 
 
+HARDWARE = {
+    "executor/device.js": [("text, software };", "text, software: false };")]
+}  # SwiftShader, taken for a real GPU
+
+
 def test_auto_takes_the_gpu_and_leaves_it_when_it_fails(
     rig: BrowserRig, fake_bundle: Path, patched_web, tmp_path: Path
 ) -> None:
-    """SwiftShader, taken for a real GPU."""
-    hardware = {"executor/device.js": [("text, software };", "text, software: false };")]}
-    web = patched_web(hardware)
+    web = patched_web(HARDWARE)
     session = rig.page(rig.site(fake_bundle, web=web).url, "auto")
     loaded = rig.do(session.load("/bundle/"))
     assert (loaded["device"]["backend"], loaded["reason"]) == ("webgpu", "")
+    for drafter in ("off", "model"):  # a prompt of many chunks, which run ahead of the answers
+        result = rig.do(session.generate(REQUEST | {"prompt_ids": LONG_IDS, "drafter": drafter}))
+        assert result["token_ids"] == fake_greedy(LONG_IDS, 20)
     script = web / "executor" / "webgpu.js"
     broken = script.read_text().replace("await executor.makeBuffers();", "throw new DeviceFault('no room');")
     script.write_text(broken)
@@ -204,6 +211,21 @@ def test_device_lost_in_the_middle(rig: BrowserRig, fake_bundle: Path, patched_w
         rig.do(session.generate(REQUEST | {"drafter": "off"}))
     with pytest.raises(DeviceFault):
         rig.do(session.generate(REQUEST))  # the device stays lost, and says so
+    rig.do(session.load("/bundle/"))
+    assert rig.do(session.generate(REQUEST))["token_ids"] == fake_greedy(PROMPT_IDS, 20)
+
+
+@pytest.mark.parametrize("submit", [1, 5, 12])
+def test_device_lost_while_a_prompt_is_read(
+    rig: BrowserRig, fake_bundle: Path, patched_web, submit: int
+) -> None:
+    """Chunks run ahead of their answers; the loss of one is an answer all the same, of this request."""
+    once = f"(globalThis.submits = (globalThis.submits ?? 0) + 1) === {submit}"
+    lose = f"if ({once}) this.device.destroy();\n    this.device.queue.submit("
+    web = patched_web(HARDWARE | {"executor/webgpu.js": [("this.device.queue.submit(", lose)]})
+    session = rig.loaded(fake_bundle, "webgpu", web=web)
+    with pytest.raises(DeviceFault, match="lost"):
+        rig.do(session.generate(REQUEST | {"prompt_ids": LONG_IDS}))
     rig.do(session.load("/bundle/"))
     assert rig.do(session.generate(REQUEST))["token_ids"] == fake_greedy(PROMPT_IDS, 20)
 

@@ -32,13 +32,21 @@
  * @typedef {[string, number, number]} Read tensor name, element offset, count
  * @typedef {{kind: string, writes: Write[], calls: string[], reads: Read[]}} Submit
  * @typedef {{values: number[][], ms: number[]}} Readback
+ */
+
+/**
+ * isAsync: submit gives a promise once the device has the work, so that the host may do its own meanwhile. settle: until the
+ * device has done all that it was given; the DeviceFault of a submit that was answered before it was done is thrown there, or
+ * by the next submit.
  * @typedef {{
  *   info: {backend: string, adapter: string, self_test?: object, threads?: number, threads_reason?: string},
  *   plainSteps: number,
  *   weightSpace: (buffer: number, offset: number, bytes: number) => Uint8Array<ArrayBuffer>,
  *   weightsArrived: (buffer: number, offset: number, space: Uint8Array<ArrayBuffer>) => void,
  *   ready: (onProgress: (done: number, total: number) => void) => Promise<void>,
+ *   isAsync: boolean,
  *   submit: (batch: Submit) => Readback | Promise<Readback>,
+ *   settle: () => Promise<void>,
  *   close: () => void
  * }} Executor
  */

@@ -127,6 +127,7 @@ export class WasmExecutor {
     /** @type {import("./types.js").Executor["info"]} */
     this.info = { backend: "wasm", adapter, threads, threads_reason: reason };
     this.plainSteps = 1; // a submit costs nothing here
+    this.isAsync = false;
     this.memoryBytes = memory.buffer.byteLength;
     this.memory = /** @type {ArrayBuffer} */ (memory.buffer);
     this.addresses = addresses;
@@ -211,6 +212,8 @@ export class WasmExecutor {
     );
     return { values, ms };
   }
+
+  async settle() {}
 
   close() {
     for (const worker of this.team?.workers ?? []) worker.terminate();

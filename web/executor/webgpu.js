@@ -1,9 +1,12 @@
-// The WebGPU executor: one submit is one queue.submit and one mapped readback.
+// The WebGPU executor: one submit is one mapped readback; one that feeds tokens and reads nothing may run ahead: it is answered
+// as soon as the one before it is done. While the device works, the commands of the next submit of the same kind are made.
 //
 // Does not know: what the kernels compute, who asks. Invariants: buffers, pipelines, bind groups and dispatch lists
-// are made once; a submit waits on the device for a bounded time and ends in values or a DeviceFault; WebGPU
-// zero-fills new buffers, so KV and state begin as zeros.
+// are made once; a submit waits on the device for a bounded time and ends in values or a DeviceFault; at most two submits are on
+// the device, and a fault of one that ran ahead is thrown by whatever waits next; WebGPU zero-fills new buffers, so KV and
+// state begin as zeros.
 
+import { CallTimer, MAX_TIMED_CALLS, stampedTimes, wholeTime } from "./call_timer.js";
 import { ContractError, DeviceFault } from "./faults.js";
 import { alignUp, hostRange, hostTensors, megabytes, memoryPlan, toNumbers } from "./layout.js";
 import { buildPrograms, compileKernels } from "./pipelines.js";
@@ -15,32 +18,8 @@ import { WatchedDevice } from "./device.js";
 
 const ANSWER_MS = 60000;
 const SOFTWARE_ANSWER_MS = 600000; // a software adapter may need minutes for what a GPU does in milliseconds
-const MAX_TIMED_CALLS = 64;
 const PLAIN_STEPS = 8; // the most: steps in one submit where nothing drafts: the wait for an answer is shared by so many tokens
-const POKE_MS = 50; // how long a wait is helped along by round trips; longer ones gain nothing by it
-
-/** Milliseconds of each call of a submit, by timestamps written at the ends of its compute pass. */
-class CallTimer {
-  /** @param {GPUDevice} device */
-  constructor(device) {
-    this.bytes = 16 * MAX_TIMED_CALLS;
-    this.queries = device.createQuerySet({ type: "timestamp", count: 2 * MAX_TIMED_CALLS });
-    const usage = GPUBufferUsage.QUERY_RESOLVE | GPUBufferUsage.COPY_SRC;
-    this.resolved = device.createBuffer({ size: this.bytes, usage });
-  }
-
-  /** @param {number} call @returns {GPUComputePassDescriptor} */
-  pass(call) {
-    const writes = { querySet: this.queries, beginningOfPassWriteIndex: 2 * call, endOfPassWriteIndex: 2 * call + 1 };
-    return { timestampWrites: writes };
-  }
-
-  /** @param {GPUCommandEncoder} encoder @param {number} calls @param {GPUBuffer} staging @param {number} at */
-  resolve(encoder, calls, staging, at) {
-    encoder.resolveQuerySet(this.queries, 0, 2 * calls, this.resolved, 0);
-    encoder.copyBufferToBuffer(this.resolved, 0, staging, at, 16 * calls);
-  }
-}
+const MAX_PREPARED = 64; // kinds of submit; a request has some ten
 
 export class WebGpuExecutor {
   /** @param {WatchedDevice} watched @param {PlanTarget} target @param {Uint8Array} module */
@@ -54,6 +33,7 @@ export class WebGpuExecutor {
     this.tensors = hostTensors(target);
     this.answerMs = watched.adapter.software ? SOFTWARE_ANSWER_MS : ANSWER_MS;
     this.plainSteps = watched.adapter.software ? 1 : PLAIN_STEPS;
+    this.isAsync = true;
     this.timer = watched.hasTimestamps ? new CallTimer(this.device) : null;
     /** @type {GPUBuffer[]} */
     this.buffers = [];
@@ -61,8 +41,10 @@ export class WebGpuExecutor {
     this.programs = new Map();
     /** @type {GPUBuffer | null} */
     this.staging = null;
-    const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
-    this.idle = this.device.createBuffer({ label: "idle", size: 16, usage });
+    /** Commands of submits like those before, made while the device was busy. @type {Map<string, GPUCommandBuffer[]>} */
+    this.prepared = new Map();
+    /** The work of the last submit that ran ahead, until somebody waited for it. @type {Promise<unknown> | null} */
+    this.ahead = null;
   }
 
   /**
@@ -110,6 +92,7 @@ export class WebGpuExecutor {
   stagingOf(bytes) {
     if (this.staging && this.staging.size >= bytes) return this.staging;
     this.staging?.destroy();
+    this.prepared.clear(); // their copies went there
     const usage = GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST;
     this.staging = this.device.createBuffer({ label: "readback", size: alignUp(Math.max(bytes, 4096), 256), usage });
     return this.staging;
@@ -147,6 +130,37 @@ export class WebGpuExecutor {
     pass.end();
   }
 
+  /**
+   * @param {GPUCommandEncoder} encoder @param {import("./types.js").Read[]} reads
+   * @param {import("./layout.js").HostTensor[]} ranges @param {GPUBuffer} staging
+   */
+  encodeReads(encoder, reads, ranges, staging) {
+    let at = 0;
+    reads.forEach(([, offset, count], i) => {
+      const { buffer, offset: start } = ranges[i];
+      encoder.copyBufferToBuffer(this.buffers[buffer], start + 4 * offset, staging, at, 4 * count);
+      at += 4 * count;
+    });
+  }
+
+  /**
+   * The commands of a submit, its first call by itself: the device begins while the browser hands it the rest.
+   * @param {Submit} batch @param {import("./layout.js").HostTensor[]} ranges @param {GPUBuffer | null} staging
+   * @param {number | null} timesAt where times go in staging, if they are taken
+   * @returns {GPUCommandBuffer[]}
+   */
+  record({ calls, reads }, ranges, staging, timesAt) {
+    const timed = timesAt !== null;
+    const parts = timed || calls.length < 2 ? [calls] : [calls.slice(0, 1), calls.slice(1)];
+    return parts.map((part, i) => {
+      const encoder = this.device.createCommandEncoder();
+      this.encodeCalls(encoder, part, timed);
+      if (staging && i === parts.length - 1) this.encodeReads(encoder, reads, ranges, staging);
+      if (staging && timed) this.timer?.resolve(encoder, calls.length, staging, timesAt);
+      return encoder.finish();
+    });
+  }
+
   /** @param {Submit} batch */
   write(batch) {
     for (const [name, offset, values] of batch.writes) {
@@ -156,59 +170,61 @@ export class WebGpuExecutor {
     }
   }
 
+  /** @param {Promise<unknown>} asked @param {string} [what] */
+  async done(asked, what = "submit") {
+    await this.watched.answer(this.watched.poked(asked), this.answerMs, what);
+    if (this.watched.fault) throw this.watched.fault;
+  }
+
+  /** Waits until the device has done all that it was given. A fault of a submit that ran ahead is thrown here. */
+  async settle() {
+    const { ahead } = this;
+    this.ahead = null;
+    if (ahead) await this.done(ahead);
+  }
+
   /**
-   * Maps the readback. Chromium's GPU process looks for finished work every 2.5 ms unless something else arrives: mapping an
-   * idle buffer is a round trip of 0.15 ms that makes it look (measured: docs/performance.md). A software adapter needs its
-   * CPU for the work itself.
-   * @param {GPUBuffer} staging @param {number} bytes
+   * Feeding tokens: nobody waits for numbers, so the next submit can be made while the device works. A submit that is timed
+   * has times to read; on a software adapter there is nothing to gain, and what is under way cannot be cancelled.
+   * @param {Submit} batch
    */
-  async mapped(staging, bytes) {
-    let waiting = true;
-    const answer = staging.mapAsync(GPUMapMode.READ, 0, bytes).finally(() => {
-      waiting = false;
-    });
-    answer.catch(() => {}); // awaited below; it may fail during a round trip
-    const until = this.watched.adapter.software ? 0 : performance.now() + POKE_MS;
-    while (waiting && performance.now() < until) {
-      await this.idle.mapAsync(GPUMapMode.READ);
-      this.idle.unmap();
-    }
-    await answer;
+  mayRunAhead({ kind, reads }) {
+    return (kind === "prefill" || kind === "draft") && reads.length === 0 && !this.timer && !this.watched.adapter.software;
   }
 
   /** @param {Submit} batch @returns {Promise<Readback>} */
   async submit(batch) {
     if (this.watched.fault) throw this.watched.fault;
+    const runsAhead = this.mayRunAhead(batch);
     const started = performance.now();
     const { reads } = batch;
+    const calls = batch.calls.length;
     const ranges = reads.map(([name, offset, count]) => hostRange(this.tensors, name, offset, count));
-    const timed = this.timer !== null && batch.calls.length > 0 && batch.calls.length <= MAX_TIMED_CALLS;
+    const timed = this.timer !== null && calls > 0 && calls <= MAX_TIMED_CALLS;
     const timesAt = alignUp(4 * reads.reduce((sum, [, , count]) => sum + count, 0), 8);
-    const bytes = timesAt + (timed ? 16 * batch.calls.length : 0);
-    const staging = this.stagingOf(bytes);
-    const encoder = this.device.createCommandEncoder();
+    const bytes = timesAt + (timed ? 16 * calls : 0);
+    const staging = bytes ? this.stagingOf(bytes) : null;
+    const record = () => this.record(batch, ranges, staging, timed ? timesAt : null);
+    const kind = `${batch.calls}|${reads}`;
+    const commands = this.prepared.get(kind) ?? record();
+    this.prepared.delete(kind); // a command buffer runs once
     this.write(batch);
-    this.encodeCalls(encoder, batch.calls, timed);
-    let at = 0;
-    reads.forEach(([, offset, count], i) => {
-      const { buffer, offset: start } = ranges[i];
-      encoder.copyBufferToBuffer(this.buffers[buffer], start + 4 * offset, staging, at, 4 * count);
-      at += 4 * count;
-    });
-    if (timed) this.timer?.resolve(encoder, batch.calls.length, staging, timesAt);
-    this.device.queue.submit([encoder.finish()]);
-    await this.watched.answer(this.mapped(staging, alignUp(Math.max(bytes, 4), 8)), this.answerMs, "submit");
-    const mapped = staging.getMappedRange(0, alignUp(Math.max(bytes, 4), 8)).slice(0);
+    for (const part of commands) {
+      this.device.queue.submit([part]);
+    }
+    // a map waits for work that touches its buffer only
+    const mine = staging ? staging.mapAsync(GPUMapMode.READ, 0, bytes) : this.device.queue.onSubmittedWorkDone();
+    mine.catch(() => {}); // whoever waits for it hears it
+    if (this.prepared.size >= MAX_PREPARED) this.prepared.clear();
+    if (!timed) this.prepared.set(kind, record());
+    const asked = runsAhead ? this.ahead : Promise.all([this.ahead, mine]);
+    this.ahead = runsAhead ? mine : null;
+    if (asked) await this.done(asked);
+    if (!staging) return { values: [], ms: wholeTime(calls, performance.now() - started) };
+    const mapped = staging.getMappedRange(0, bytes).slice(0);
     staging.unmap();
-    if (this.watched.fault) throw this.watched.fault;
-    return { values: split(mapped, reads, ranges), ms: this.callTimes(batch, mapped, timesAt, timed, started) };
-  }
-
-  /** @param {Submit} batch @param {ArrayBuffer} mapped @param {number} at @param {boolean} timed @param {number} started */
-  callTimes(batch, mapped, at, timed, started) {
-    if (!timed) return batch.calls.map((_, i) => (i === batch.calls.length - 1 ? performance.now() - started : 0));
-    const stamps = new BigUint64Array(mapped, at, 2 * batch.calls.length);
-    return batch.calls.map((_, i) => Math.max(0, Number(stamps[2 * i + 1] - stamps[2 * i])) / 1e6);
+    const ms = timed ? stampedTimes(calls, mapped, timesAt) : wholeTime(calls, performance.now() - started);
+    return { values: split(mapped, reads, ranges), ms };
   }
 
   close() {

@@ -2,7 +2,8 @@
 //
 // Does not know: tokens' meaning, kernels, the page. Invariants: Python is entered once a submit, by a plain
 // synchronous call; a synchronous executor stays synchronous; between submits the worker's messages are heard, so
-// that a cancel takes effect before the next one.
+// that a cancel takes effect before the next one. What the listener hears of a round is told while the device works on the
+// next one, where the executor works by itself: text costs no time then. All is told before the result or an error.
 
 import { SpecdecError, errorFromJson } from "../executor/faults.js";
 
@@ -14,7 +15,8 @@ import { SpecdecError, errorFromJson } from "../executor/faults.js";
 
 /**
  * Times of one request, by the rules of specdec_runtime/drive.py: prefill = from the start to the first submit that is
- * not a prefill; decode = from there to the end; draft, verify = the calls within it; other = the rest of it.
+ * not a prefill, all work before it done; decode = from there to the end; draft, verify = the calls within it; other = the
+ * rest of it.
  */
 export class Clock {
   constructor() {
@@ -99,22 +101,52 @@ export class Pump {
     return effects;
   }
 
-  /** @param {Clock} clock @param {Submit} batch @returns {Promise<any[]>} */
-  async step(clock, batch) {
-    clock.submits(batch);
-    const start = performance.now();
-    let readback;
+  /** @param {Clock} clock @param {Submit} batch @returns {Promise<Readback | SpecdecError>} */
+  async answer(clock, batch) {
     try {
-      const answer = this.executor.submit(batch);
-      readback = answer instanceof Promise ? await answer : answer;
-      if (readback === answer) await this.breath.take();
+      if (clock.prefill === null && batch.kind !== "prefill") await this.executor.settle();
+      clock.submits(batch);
+      const start = performance.now();
+      const readback = await this.executor.submit(batch);
+      clock.ran(batch, readback, performance.now() - start);
+      return readback;
     } catch (error) {
-      if (!(error instanceof SpecdecError)) throw error;
-      return this.python(clock, () => this.engine.fail(JSON.stringify({ error: error.toJson() })));
+      if (error instanceof SpecdecError) return error;
+      throw error;
     }
-    clock.ran(batch, readback, performance.now() - start);
-    const text = JSON.stringify(readback);
+  }
+
+  /**
+   * One submit; `tell` is for what came before it.
+   * @param {Clock} clock @param {Submit} batch @param {() => void} tell @returns {Promise<any[]>}
+   */
+  async step(clock, batch, tell) {
+    const late = this.executor.isAsync && clock.firstToken !== null; // the first token is not kept back
+    if (!late) tell();
+    const answer = this.answer(clock, batch); // a started device has its work when this returns
+    let got;
+    try {
+      if (late) tell();
+    } finally {
+      got = await answer; // whatever became of the telling
+    }
+    if (!this.executor.isAsync) await this.breath.take();
+    if (got instanceof SpecdecError) {
+      const text = JSON.stringify({ error: got.toJson() });
+      return this.python(clock, () => this.engine.fail(text));
+    }
+    const text = JSON.stringify(got);
     return this.python(clock, () => this.engine.send(text));
+  }
+
+  /** @param {Clock} clock @param {any[]} effects @param {Listener} listener */
+  tell(clock, effects, listener) {
+    for (const effect of effects) {
+      if (effect.type === "progress") listener.onProgress(effect.done, effect.total);
+      if (effect.type !== "emit") continue;
+      clock.emitted();
+      listener.onEmit(effect);
+    }
   }
 
   /**
@@ -126,16 +158,17 @@ export class Pump {
     const clock = new Clock();
     let effects = this.python(clock, () => this.engine.start(JSON.stringify(request)));
     for (;;) {
-      const last = effects[effects.length - 1];
-      for (const effect of effects) {
-        if (effect.type === "progress") listener.onProgress(effect.done, effect.total);
-        if (effect.type !== "emit") continue;
-        clock.emitted();
-        listener.onEmit(effect);
+      const told = effects;
+      const last = told[told.length - 1];
+      const tell = () => this.tell(clock, told, listener);
+      if (last.type === "submit") {
+        effects = await this.step(clock, last, tell);
+        continue;
       }
-      if (last.type === "finish") return { result: last.result, clock };
+      tell();
       if (last.type === "error") throw errorFromJson(last.error);
-      effects = await this.step(clock, last);
+      await this.executor.settle(); // a cancelled prefill may have left work
+      return { result: last.result, clock };
     }
   }
 }

@@ -1,0 +1,172 @@
+// The WebGPU executor on a device that is told when to be done: what it waits for, and where faults come out.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { WatchedDevice } from "../../web/executor/device.js";
+import { ContractError, DeviceFault } from "../../web/executor/faults.js";
+import { WebGpuExecutor } from "../../web/executor/webgpu.js";
+
+globalThis.GPUBufferUsage ??= { MAP_READ: 1, COPY_DST: 2, STORAGE: 4, COPY_SRC: 8, QUERY_RESOLVE: 16 };
+globalThis.GPUMapMode ??= { READ: 1 };
+
+const PLAIN = { name: "out", buffer: 0, offset: 0, dtype: "int32", shape: [8] };
+const TARGET = { buffers: [{ name: "out", bytes: 32, lifetime: "state", files: [] }], tensors: [PLAIN], kernels: [], programs: [] };
+const feeding = (kind = "prefill") => ({ kind, writes: [["out", 0, [1]]], calls: ["feed"], reads: [] });
+const reading = { kind: "verify", writes: [], calls: ["feed"], reads: [["out", 0, 2]] };
+const turn = () => new Promise((resolve) => setTimeout(resolve, 5));
+
+/** A device whose work is done, or fails, one submit at a time. */
+function fakeDevice() {
+  /** @type {{resolve: () => void, reject: (error: Error) => void}[]} */
+  const work = [];
+  let lose = () => {};
+  const waiting = () => new Promise((resolve, reject) => work.push({ resolve, reject }));
+  const encoder = {
+    beginComputePass: () => ({ setPipeline() {}, setBindGroup() {}, dispatchWorkgroups() {}, end() {} }),
+    copyBufferToBuffer() {},
+    finish: () => (device.recorded += 1),
+  };
+  const device = {
+    work,
+    submits: 0,
+    recorded: 0,
+    ran: [],
+    errors: [],
+    lost: new Promise((resolve) => (lose = () => resolve({ reason: "unknown", message: "unplugged" }))),
+    lose: () => lose(),
+    addEventListener: (_, hear) => device.errors.push(hear),
+    destroy: () => lose(),
+    createBuffer: ({ size, label }) => ({
+      size,
+      mapAsync: label === "idle" ? turn : waiting,
+      getMappedRange: (at, bytes) => new ArrayBuffer(bytes),
+      unmap() {},
+      destroy() {},
+    }),
+    createCommandEncoder: () => encoder,
+    queue: { submit: ([commands]) => ((device.submits += 1), device.ran.push(commands)), writeBuffer() {}, onSubmittedWorkDone: waiting },
+  };
+  return device;
+}
+
+function executorOn(software = false) {
+  const device = fakeDevice();
+  const adapter = { info: { vendor: software ? "swiftshader" : "maker" } };
+  const executor = new WebGpuExecutor(new WatchedDevice(device, adapter, false), TARGET, new Uint8Array());
+  executor.buffers = [device.createBuffer({ size: 32 })];
+  executor.programs.set("feed", [{ pipeline: {}, group: {}, grid: [1, 1, 1] }]);
+  return { device, executor };
+}
+
+/** What became of a promise by now: a round trip or two later. */
+function state(promise) {
+  const later = turn().then(turn).then(turn).then(() => "waits");
+  return Promise.race([promise.then(() => "done", (error) => error.message), later]);
+}
+
+test("a submit that feeds tokens is answered when the one before it is done: two on the device", async () => {
+  const { device, executor } = executorOn();
+  assert.equal(await state(executor.submit(feeding())), "done");
+  const second = executor.submit(feeding());
+  assert.equal(device.submits, 2, "encoded without a wait");
+  assert.equal(await state(second), "waits");
+  device.work[0].resolve();
+  assert.equal(await state(second), "done");
+  const third = executor.submit(feeding("draft"));
+  assert.equal(await state(third), "waits");
+  device.work[1].resolve();
+  assert.equal(await state(third), "done");
+  assert.deepEqual((await third).values, []);
+  const settled = executor.settle();
+  assert.equal(await state(settled), "waits");
+  device.work[2].resolve();
+  assert.equal(await state(settled), "done");
+  assert.equal(await state(executor.settle()), "done", "nothing is left");
+});
+
+test("a submit with reads is answered when all before it is done", async () => {
+  const { device, executor } = executorOn();
+  await executor.submit(feeding());
+  const round = executor.submit(reading);
+  assert.equal(device.submits, 2, "encoded without a wait");
+  device.work[1].resolve();
+  assert.equal(await state(round), "waits");
+  device.work[0].resolve();
+  assert.deepEqual((await round).values, [[0, 0]]);
+  assert.equal(await state(executor.settle()), "done");
+});
+
+test("other submits and software adapters are waited for", async () => {
+  for (const [software, kind] of [[true, "prefill"], [true, "draft"], [false, "verify"]]) {
+    const { device, executor } = executorOn(software);
+    const first = executor.submit(feeding(kind));
+    assert.equal(await state(first), "waits", `${software} ${kind}`);
+    device.work[0].resolve();
+    assert.equal(await state(first), "done");
+  }
+});
+
+const failures = {
+  "its work fails": (device) => device.work[0].reject(new Error("broken")),
+  "the device is lost": (device) => device.lose(),
+  "the GPU reports an error": (device) => {
+    device.errors[0]({ error: { message: "too many workgroups" } });
+    device.work[0].resolve();
+  },
+};
+for (const [name, fail] of Object.entries(failures)) {
+  test(`of a submit that ran ahead ${name}: the next wait says so, whichever it is`, async () => {
+    const waits = { feed: (e) => e.submit(feeding()), read: (e) => e.submit(reading), settle: (e) => e.settle() };
+    for (const [what, wait] of Object.entries(waits)) {
+      const { device, executor } = executorOn();
+      await executor.submit(feeding());
+      const next = wait(executor);
+      fail(device);
+      for (const later of device.work.slice(1)) later.resolve();
+      await assert.rejects(next, DeviceFault, what);
+    }
+  });
+}
+
+test("a failure that nobody waits for is not unhandled, nor is one after close", async () => {
+  const { device, executor } = executorOn();
+  await executor.submit(feeding());
+  device.work[0].reject(new Error("broken")); // node ends the tests at an unhandled rejection
+  await turn();
+  executor.close();
+  await turn();
+  await assert.rejects(executor.submit(reading), DeviceFault);
+});
+
+test("a wrong submit leaves what ran ahead to the next wait", async () => {
+  const { device, executor } = executorOn();
+  await executor.submit(feeding());
+  await assert.rejects(executor.submit({ ...feeding(), calls: ["nothing"] }), ContractError);
+  const settled = executor.settle();
+  assert.equal(await state(settled), "waits");
+  device.work[0].resolve();
+  assert.equal(await state(settled), "done");
+});
+
+test("commands are made while the device works, run once, and are dropped with the buffer they copy to", async () => {
+  const { device, executor } = executorOn();
+  const round = async (calls, count = 2) => {
+    const done = executor.submit({ ...reading, calls, reads: [["out", 0, count]] });
+    for (const work of device.work.splice(0)) work.resolve();
+    await done;
+  };
+  await round(["feed"]);
+  assert.deepEqual([device.recorded, device.ran], [2, [1]], "one more is made after the submit");
+  await round(["feed"]);
+  await round(["feed"]);
+  assert.deepEqual(device.ran, [1, 2, 3]);
+  await round(["feed"], 4); // other reads: other commands
+  await round(["feed", "feed"]); // the first call by itself
+  assert.deepEqual(device.ran, [1, 2, 3, 5, 7, 8]);
+  await round(["feed"]);
+  assert.deepEqual(device.ran.slice(6), [4]);
+  executor.stagingOf(100000);
+  const before = device.recorded;
+  await round(["feed"]);
+  assert.equal(device.ran.at(-1), before + 1, "made anew");
+});
