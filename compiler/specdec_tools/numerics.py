@@ -1,7 +1,8 @@
 """specdec-numerics: how far the compiled model is from a float32 model of the same weights, beside llama.cpp.
 
-Teacher forcing over foreign texts and the champion's own greedy answers (tests/numerics/texts). Needs the extra "numerics" (--pack
-needs it only where no own answers are stored). Knows the order of work, not how rows are made or compared. Exit status: 0 every bound met, 1 a bound missed, 2-5 an error.
+Teacher forcing over foreign texts and the champion's own greedy answers (tests/numerics/texts). Needs the extra "numerics" (--pack:
+only where no own answers are stored). Knows the order of work, not how rows are made or compared. Exit status: 0 every bound met,
+1 a bound missed, 2-5 an error.
 """
 
 from __future__ import annotations
@@ -161,9 +162,10 @@ class _Session:
             sources = {name: stack.enter_context(closing(rows)) for name, rows in found.items()}
             tally = Tally(args.backend, list(sources))
             self._compare(runs, sources, tally)
-        required = tuple(
-            min(wanted or (1 if self.sample else least), least)
-            for wanted, least in ((args.positions, MIN_FOREIGN), (args.own, MIN_OWN))
+        least = (1, 1) if self.sample else (MIN_FOREIGN, MIN_OWN)
+        required = (
+            min(args.positions or least[0], MIN_FOREIGN),
+            min(args.own or least[1], MIN_OWN),
         )
         webgpu = found.get("webgpu")
         return {

@@ -1,8 +1,8 @@
 """Logits that a page sent in parts (web/bench/logits.js): what to compute, the parts checked, and rows out of them.
 
-The page gets ids.json: {format, choice, lists: [{ids, first}]}; `choice` is the SHA-256 of the lists. A part is one line of JSON {format,
-part, bytes, sha256} and then that many bytes: part 0 is a JSON object that says which choice, bundle and device, the others are whole
-float32 rows (little-endian, vocabulary columns only), list after list, from each list's `first` on. A log has parts as lines
+The page gets ids.json: {format, choice, lists: [{ids, first}]}; `choice` is the SHA-256 of the lists. A part is one line of JSON,
+{format, part, bytes, sha256}, and then that many bytes: part 0 is a JSON object that says which choice, bundle and device, the others
+are whole float32 rows (little-endian, vocabulary columns only), list after list, from each list's `first` on. A log has parts as lines
 "specdec-rows INDEX BASE64" among any others. Knows no browser. Invariant: rows are handed out only if every part of this bundle's and
 this choice's rows is there and undamaged.
 """
@@ -70,10 +70,10 @@ def _about(data: bytes, at: int, where: str) -> tuple[dict[str, Any], int]:
     except ValueError:
         about = None
     fields = {"format": str, "part": int, "bytes": int, "sha256": str}
-    is_part = isinstance(about, dict) and all(type(about.get(name)) is kind for name, kind in fields.items())
-    if not is_part or about["format"] != FORMAT or about["bytes"] < 0:
-        raise ArtifactError(f"no part of logits begins at byte {at}", where, _AGAIN)
-    return about, end + 1
+    is_part = isinstance(about, dict) and all(type(about.get(key)) is kind for key, kind in fields.items())
+    if is_part and about is not None and about["format"] == FORMAT and about["bytes"] >= 0:
+        return about, end + 1
+    raise ArtifactError(f"no part of logits begins at byte {at}", where, _AGAIN)
 
 
 class PartRows:

@@ -1,8 +1,8 @@
 """Where logits come from: the compiled model natively or as WASM under Node, and llama.cpp.
 
 Knows no reference and no statistics. Every source has rows(ids, first) -> float32 [len(ids) - first, vocab], row i predicting the
-id after ids[first + i], starting afresh, and close(). WebGPU's is in numerics_parts.py. Invariant: the compiled model runs its widest verify program from position 0 on, as
-decoding does; a row that is not finite is a DeviceFault.
+id after ids[first + i], starting afresh, and close(). WebGPU's is in numerics_parts.py. Invariant: the compiled model runs its widest
+verify program from position 0 on, as decoding does; a row that is not finite is a DeviceFault.
 """
 
 from __future__ import annotations

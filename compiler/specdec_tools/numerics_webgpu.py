@@ -24,13 +24,13 @@ from specdec_runtime.faults import DeviceFault, RequestError, error_from_json
 from specdec_tools.browser import BrowserOptions, browser_running, check_adapter
 from specdec_tools.numerics_parts import PartRows, choice
 from specdec_tools.numerics_texts import TextRun
-from specdec_tools.paths import VENDOR, WEB
+from specdec_tools.paths import WEB
 from specdec_tools.serve import BUNDLE_PREFIX, Handler, check_site, running_site
 
 PAGE = "bench/logits.html"
 _POLL_S = 0.5
 
-OnRows = Callable[[int], None]  # rows fed so far
+OnRows = Callable[[int], object]  # rows fed so far
 
 
 def check_kernels(bundle: Bundle) -> None:
