@@ -1,4 +1,4 @@
-"""What a page sent for specdec-numerics, read back: parts and logs, damaged, incomplete or of something else; and the choice of a sample."""
+"""What a page sent for specdec-numerics, read back: parts and logs, damaged, incomplete or of something else; and samples."""
 
 import base64
 import hashlib
