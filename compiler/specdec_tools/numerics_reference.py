@@ -47,10 +47,10 @@ class TorchReference:
         )  # the same sums on every machine, and no waiting for threads on a busy one
         self._model = _load(self._torch, needed("transformers"), spec)
 
-    def rows(self, ids: list[int]) -> np.ndarray:
-        """Logits f32 [len(ids), vocab], row i predicting the id after ids[i]."""
+    def rows(self, ids: list[int], first: int = 0) -> np.ndarray:
+        """Logits f32 [len(ids) - first, vocab], row i predicting the id after ids[first + i]."""
         with self._torch.inference_mode():
-            return self._model(self._torch.tensor([ids]), use_cache=False).logits[0].numpy()
+            return self._model(self._torch.tensor([ids]), use_cache=False).logits[0, first:].numpy()
 
     def greedy(self, prompt: list[int], most: int, eos_ids: tuple[int, ...]) -> list[int]:
         """The argmax until an end id, which is included, or `most` ids."""

@@ -41,8 +41,8 @@ class Tally:
             same = rows["native"].view(np.uint32) == rows["wasm"].view(np.uint32)
             self.rows_equal += int(same.all(axis=1).sum())
 
-    def report(self, required: tuple[int, int]) -> dict[str, Any]:
-        """`required`: least foreign and own positions."""
+    def report(self, required: tuple[int, int], *, sampled: bool = False) -> dict[str, Any]:
+        """`required`: least foreign and own positions. Of a sample, top-1 is shown and not judged: one row is a percent."""
         own = np.array(self._own, bool)
         clear = np.concatenate(self._margins) >= metrics.CLEAR_MARGIN
         groups = np.array(self._groups)
@@ -51,6 +51,7 @@ class Tally:
         table = [self._line(name, mask) for name, mask in masks.items()]
         lines = {line["group"]: line for line in table}
         bounds = self._bounds(lines, required)
+        bounds += [] if sampled else self._top1_bounds(lines)
         result: dict[str, Any] = {
             "judged": self.judged,
             "groups": table,
@@ -66,7 +67,6 @@ class Tally:
         return {"group": name, "positions": int(mask.sum()), **by_source}
 
     def _bounds(self, lines: dict[str, dict[str, Any]], required: tuple[int, int]) -> list[dict[str, Any]]:
-        top1 = {name: lines[name][self.judged]["top1"] for name in ("all clear", "all foreign", "all own")}
         kl = lines["all"][self.judged]["kl_mean"]
         bound = metrics.bound
         found = [
@@ -77,12 +77,18 @@ class Tally:
         if "llama.cpp" in self.distances:
             ratio = kl / lines["all"]["llama.cpp"]["kl_mean"]
             found.append(bound("mean KL / llama.cpp's", ratio, metrics.MAX_KL_RATIO, at_most=True))
-        shares = (
-            ("all clear", metrics.MIN_TOP1_CLEAR),
-            ("all foreign", metrics.MIN_TOP1_FOREIGN),
-            ("all own", metrics.MIN_TOP1_OWN),
-        )
-        return found + [bound(f"top-1, {name}", top1[name], limit, at_most=False) for name, limit in shares]
+        return found
+
+    def _top1_bounds(self, lines: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        shares = {
+            "all clear": metrics.MIN_TOP1_CLEAR,
+            "all foreign": metrics.MIN_TOP1_FOREIGN,
+            "all own": metrics.MIN_TOP1_OWN,
+        }
+        return [
+            metrics.bound(f"top-1, {name}", lines[name][self.judged]["top1"], limit, at_most=False)
+            for name, limit in shares.items()
+        ]
 
 
 def machine() -> dict[str, Any]:
@@ -125,6 +131,10 @@ def render(report: dict[str, Any]) -> str:
         lines.append(
             f"native and WASM rows equal, bit for bit: {report['wasm_rows_equal']} of {report['rows']}"
         )
+    if report.get("sample"):
+        lines.append(f"a sample: {report['sample']}; top-1 is shown and not judged")
+    if report.get("device"):
+        lines.append(f"WebGPU: {report['device']['adapter']}; {report['device']['browser']}")
     spent = ", ".join(f"{name} {seconds}" for name, seconds in report["seconds_of"].items())
     lines.append(f"own answers: {report['own_answers']}; {report['seconds']} s in all: {spent}")
     return "\n".join(lines)

@@ -1,8 +1,8 @@
 """Where logits come from: the compiled model natively or as WASM under Node, and llama.cpp.
 
-Knows no reference and no statistics. Every source has rows(ids) -> float32 [len(ids), vocab], row i predicting the id after
-ids[i], starting afresh, and close(). Invariant: the compiled model runs its widest verify program from position 0 on, as
-decoding does; a row that is not finite is a DeviceFault.
+Knows no reference and no statistics. Every source has rows(ids, first) -> float32 [len(ids) - first, vocab], row i predicting the
+id after ids[first + i], starting afresh, and close(). WebGPU's is in numerics_parts.py. Invariant: the compiled model runs its widest
+verify program from position 0 on, as decoding does; a row that is not finite is a DeviceFault.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RUNNER = Path(__file__).with_name("numerics_wasm.mjs")
 class Rows(Protocol):
     """A source of logits."""
 
-    def rows(self, ids: list[int]) -> np.ndarray: ...
+    def rows(self, ids: list[int], first: int = 0) -> np.ndarray: ...
 
     def close(self) -> None: ...
 
@@ -46,13 +46,13 @@ class NativeRows:
         logits = np.frombuffer(self._backend.view("target.logits"), np.float32)
         self._logits = logits.reshape(-1, model.padded_vocab)
 
-    def rows(self, ids: list[int]) -> np.ndarray:
+    def rows(self, ids: list[int], first: int = 0) -> np.ndarray:
         out = np.empty((len(ids), self._vocab), np.float32)
         for start in range(0, len(ids), self._width):
             chunk = ids[start : start + self._width]
             self._verify(start, chunk)
             out[start : start + len(chunk)] = self._logits[: len(chunk), : self._vocab]
-        return out
+        return out[first:]
 
     def _verify(self, start: int, chunk: list[int]) -> None:
         writes = [
@@ -85,7 +85,7 @@ class WasmRows:
             stderr=subprocess.PIPE,
         )
 
-    def rows(self, ids: list[int]) -> np.ndarray:
+    def rows(self, ids: list[int], first: int = 0) -> np.ndarray:
         stdin, stdout = self._node.stdin, self._node.stdout
         assert stdin is not None and stdout is not None
         wanted = 4 * len(ids) * self._vocab
@@ -97,7 +97,7 @@ class WasmRows:
             data = b""
         if len(data) != wanted:
             raise DeviceFault(f"the WASM runner ended: {self._last_words()}", "node", "See the message")
-        return np.frombuffer(data, np.float32).reshape(len(ids), self._vocab)
+        return np.frombuffer(data, np.float32).reshape(len(ids), self._vocab)[first:]
 
     def _last_words(self) -> str:
         self._node.kill()
@@ -126,10 +126,10 @@ class LlamaCppRows:
             verbose=False,
         )
 
-    def rows(self, ids: list[int]) -> np.ndarray:
+    def rows(self, ids: list[int], first: int = 0) -> np.ndarray:
         self._llama.reset()
         self._llama.eval(ids)
-        return np.array(self._llama.scores[: len(ids)], np.float32)
+        return np.array(self._llama.scores[first : len(ids)], np.float32)
 
     def close(self) -> None:
         self._llama.close()

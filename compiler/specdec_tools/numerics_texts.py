@@ -1,12 +1,15 @@
 """The sequences of the numeric comparison: foreign texts and the champion's own answers, as ids.
 
 Knows files and the tokenizer, no model. Invariants: a sequence is never longer than the context; the same files give the same
-sequences; `first` is the first row whose prediction counts (own answers: the row that predicts the answer's first id).
+sequences; `first` is the first row whose prediction counts (own answers: the row that predicts the answer's first id). A Sample takes
+the last rows only of many short lists, where each row of logits is dear.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +41,14 @@ class TextRun:
         return len(self.ids) - self.first
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Compare only the last `rows` rows of each list of `window` ids."""
+
+    rows: int
+    window: int
+
+
 def foreign_runs(text: BundleText, folder: Path, context: int, positions: int | None) -> list[TextRun]:
     """One run a file; `positions` shortens all of them alike to about that many rows together."""
     files = sorted(folder.glob("*.txt"))
@@ -51,10 +62,39 @@ def foreign_runs(text: BundleText, folder: Path, context: int, positions: int | 
     return [TextRun(run.group, False, run.ids[:share]) for run, share in zip(runs, shares, strict=True)]
 
 
+def sampled_runs(text: BundleText, folder: Path, positions: int | None, sample: Sample) -> list[TextRun]:
+    """Windows of the files: the first of each, then the second of each, until there are about `positions` rows.
+
+    Each is fed by itself from position 0 on. Where a turn has more files than windows are wanted, files are left out evenly.
+    """
+    windows = []
+    for run in foreign_runs(text, folder, sys.maxsize, None):
+        parts = [run.ids[at : at + sample.window] for at in range(0, len(run.ids), sample.window)]
+        whole = [part for part in parts if len(part) == sample.window] or parts[:1]
+        windows.append([TextRun(run.group, False, ids, max(0, len(ids) - sample.rows)) for ids in whole])
+    left = sum(map(len, windows)) if positions is None else -(-positions // sample.rows)
+    chosen: list[TextRun] = []
+    for turn in itertools.zip_longest(*windows):
+        runs = [run for run in turn if run is not None]
+        taken = min(left, len(runs))
+        chosen += [runs[i * len(runs) // taken] for i in range(taken)]
+        left -= taken
+    return chosen
+
+
 def own_runs(
-    text: BundleText, folder: Path, source: str, context: int, positions: int | None, answer: Answer
+    text: BundleText,
+    folder: Path,
+    source: str,
+    context: int,
+    positions: int | None,
+    answer: Answer,
+    sample: Sample | None = None,
 ) -> list[TextRun]:
-    """Greedy answers to prompts.json: the stored ones where they are this champion's, else made by `answer`."""
+    """Greedy answers to prompts.json: the stored ones where they are this champion's, else made by `answer`.
+
+    With a sample, question and answer together are cut to its window (but to no fewer than its rows of answer).
+    """
     stored = _stored_answers(folder, source)
     runs, rows = [], 0
     for prompt in json.loads(_read(folder / "prompts.json")):
@@ -62,11 +102,15 @@ def own_runs(
             break
         prompt_ids = ask(text, prompt)
         ids = stored.get(tuple(prompt_ids)) or answer(prompt_ids, min(MAX_ANSWER, context - len(prompt_ids)))
-        if positions is not None:
+        if sample is not None:
+            ids = ids[: max(sample.rows, sample.window - len(prompt_ids))]
+        elif positions is not None:
             ids = ids[: positions - rows]
-        rows += len(ids)
         # The last id is predicted, never fed.
-        runs.append(TextRun("own-answers", True, [*prompt_ids, *ids][:-1], len(prompt_ids) - 1))
+        fed = [*prompt_ids, *ids][:-1]
+        first = len(prompt_ids) - 1 if sample is None else max(len(prompt_ids) - 1, len(fed) - sample.rows)
+        runs.append(TextRun("own-answers", True, fed, first))
+        rows += runs[-1].num_rows
     return runs
 
 
