@@ -105,11 +105,11 @@ def nan_scale(a: Arrays, p: Params, levels: int) -> None:
 
 def nan_square(a: Arrays, p: Params, levels: int) -> None:
     """The GPU's mark of a residual row that is not finite."""
-    _numbers(a, p)[1, 0, 2] = np.nan
+    _numbers(a, p)[1, 0, 3] = np.nan
 
 
 def _numbers(a: Arrays, p: Params) -> np.ndarray:
-    """[M, K/32, 4], a view: scale, sum, squares of each of the GPU's groups."""
+    """[M, K/32, 4], a view: both scales, sum, squares of each of the GPU's groups."""
     return a["codes"].view(np.float32).reshape(int(p["m"]), 3, -1, 4)[:, 2]
 
 

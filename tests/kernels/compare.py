@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import numpy as np
 from specdec_compiler.kernels import Params
 from specdec_compiler.kernels.attention import GPU_SPLIT
-from specdec_compiler.kernels.base import GROUP
 from specdec_compiler.kernels.twins import activation_codes, readable
 
 # share of the row's largest magnitude; f32 carries 6e-8
@@ -51,27 +50,33 @@ def _near(expected: np.ndarray, got: np.ndarray, share: float) -> bool:
 def _quantized(expected: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray], levels: int) -> list[str]:
     """Scale near, codes near their quotients, sum exact for the codes that came; groups with a NaN or Inf say so by their scale."""
     rows, k = expected["xq"].shape
-    scale = expected["xs"][..., 0]
+    halves = expected["xs"].shape[2] - 1  # scales of a group
+    scale = expected["xs"][..., :halves].reshape(rows, -1)
     xs = got["xs"][: expected["xs"].size].astype(np.float64).reshape(expected["xs"].shape)
-    if not np.array_equal(np.isfinite(scale), np.isfinite(xs[..., 0])):
+    scales = xs[..., :halves].reshape(rows, -1)
+    if not np.array_equal(np.isfinite(scale), np.isfinite(scales)):
         return ["xs: a scale is finite where it must not be, or the reverse"]
     fine = np.isfinite(scale)
-    codes = activation_codes(got["xq"], k, levels)[:rows].reshape(rows, -1, GROUP)
+    codes = activation_codes(got["xq"], k, levels)[:rows].reshape(*scale.shape, -1)
     quotients = expected["xq"].reshape(codes.shape)
     wrong = []
     tiny = fine & (np.abs(scale) < 1e-36)  # too small for full precision, and for any result: may become 0
     full = fine & ~tiny
-    if (np.abs(xs[..., 0] - scale)[full] > SCALE * scale[full]).any():
+    if (np.abs(scales - scale)[full] > SCALE * scale[full]).any():
         wrong.append("xs: wrong scale")
-    if (np.abs(xs[..., 0])[tiny] > 2e-36).any():
+    if (np.abs(scales)[tiny] > 2e-36).any():
         wrong.append("xs: wrong tiny scale")
     if (np.abs(codes - quotients)[full] > 0.5 + CODE[levels]).any():
         wrong.append("xq: wrong code")
     if (np.abs(codes)[fine] > levels).any():
         wrong.append("xq: a code is out of range")
-    sums = xs[..., 0] * codes.sum(axis=2)
-    if (np.abs(xs[..., 1] - sums)[fine] > 2e-7 * np.abs(sums[fine]) + 1e-37).any():
+    parts = (scales * codes.sum(axis=2)).reshape(rows, -1, halves)
+    sums, whole = parts.sum(axis=2), fine.reshape(parts.shape).all(axis=2)
+    allowed = 3e-7 * np.abs(parts).sum(axis=2) + 1e-37
+    if (np.abs(xs[..., halves] - sums) > allowed)[whole].any():
         wrong.append("xs: not scale times the sum of codes")
+    if np.isfinite(xs[..., halves])[~whole].any():
+        wrong.append("xs: a group is not finite, but its sum is")
     return wrong
 
 

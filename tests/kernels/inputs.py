@@ -44,10 +44,11 @@ def matrix(n: int, k: int, fmt: str) -> dict[str, np.ndarray]:
 
 
 def activations(rng: np.random.Generator, m: int, k: int, levels: int) -> Arrays:
-    codes = rng.integers(-levels, levels + 1, (m, k // GROUP, GROUP))
-    scale = (rng.uniform(0.5, 2, (m, k // GROUP)) / levels).astype(np.float32)
-    sums = (scale * codes.sum(axis=2)).astype(np.float32)
-    xs = np.stack([scale, sums], axis=2).astype(np.float32).ravel()
+    halves = 1 if levels > 127 else 2
+    codes = rng.integers(-levels, levels + 1, (m, k // GROUP, halves, GROUP // halves))
+    scale = (rng.uniform(0.5, 2, (m, k // GROUP, halves)) / levels).astype(np.float32)
+    sums = (scale * codes.sum(axis=3)).sum(axis=2, keepdims=True)
+    xs = np.concatenate([scale, sums], axis=2).astype(np.float32).ravel()
     xq = pack_activations(codes.reshape(m, k), levels)
     if levels > 127:
         return {"xq": xq, "xs": xs}

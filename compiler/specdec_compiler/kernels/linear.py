@@ -152,23 +152,19 @@ def _lanes(k: int, most: int) -> int:
     return max(4, ceil_div(groups, ceil_div(groups, most)))
 
 
-def _gpu_dot(fmt: str, vectors: list, x, x_at, groups: int, rows: int, iacc) -> None:
-    """Add one group's integer dots of 4 weight rows x `rows` activation rows to iacc[row * 4 + weight_row]; `vectors` are the
-    group's 16-byte vectors of weights. Activations are loaded by halves: fewer registers hold them."""
+def _gpu_dot(fmt: str, vectors: list, codes: list, iacc) -> None:
+    """Add the integer dots of half a group to iacc[row * 4 + weight_row]: `vectors` of 4 weight rows, each row's 16 `codes`."""
     shifts = (0, 4) if fmt == "q4" else (None,)
-    per_half = len(vectors) // 2
-    for half in range(2):
-        codes = [T.bind(x[x_at(row) + half * groups]) for row in range(rows)]
-        for c, vector in enumerate(vectors[half * per_half : (half + 1) * per_half]):
-            for h, shift in enumerate(shifts):
-                for r in range(4):
-                    word = T.Shuffle([vector], [r])
-                    if shift is not None:
-                        word = T.bitwise_and(T.shift_right(word, T.uint32(shift)), T.uint32(0x0F0F0F0F))
-                    for i, four in enumerate(codes):
-                        four = T.Shuffle([four], [c * len(shifts) + h])
-                        dot = T.call_pure_extern("int32", "dot4I8Packed", word, four)
-                        store(iacc, i * 4 + r, iacc[i * 4 + r] + dot)
+    for c, vector in enumerate(vectors):
+        for h, shift in enumerate(shifts):
+            for r in range(4):
+                word = T.Shuffle([vector], [r])
+                if shift is not None:
+                    word = T.bitwise_and(T.shift_right(word, T.uint32(shift)), T.uint32(0x0F0F0F0F))
+                for i, four in enumerate(codes):
+                    four = T.Shuffle([four], [c * len(shifts) + h])
+                    dot = T.call_pure_extern("int32", "dot4I8Packed", word, four)
+                    store(iacc, i * 4 + r, iacc[i * 4 + r] + dot)
 
 
 class _Tile:
@@ -250,23 +246,30 @@ class _Tile:
         vectors = [T.bind(w[(nb * chunks + c) * groups + g]) for c in range(chunks)]
         scale = T.bind(ws[nb * scales * groups + g])
         minimum = T.bind(ws[(nb * scales + 1) * groups + g]) if scales == 2 else None
-        for i in range(self.rows * 4):
-            store(iacc, i, T.int32(BIAS))
-        _gpu_dot(self.fmt, vectors, x, x_at, groups, self.rows, iacc)
+        numbers = [T.bind(x[x_at(row) + 2 * groups]) for row in range(self.rows)]
+
+        def number(row: int, i: int):
+            return T.reinterpret("float32", T.Shuffle([numbers[row]], [i]))
+
+        for half in range(2):
+            for i in range(self.rows * 4):
+                store(iacc, i, T.int32(BIAS))
+            codes = [T.bind(x[x_at(row) + half * groups]) for row in range(self.rows)]
+            _gpu_dot(self.fmt, vectors[half * chunks // 2 :][: chunks // 2], codes, iacc)
+            for row in range(self.rows):
+                x_scale = T.bind(number(row, half))
+                for r in range(4):
+                    i = row * 4 + r
+                    dot = T.reinterpret("float32", iacc[i]) - T.reinterpret("float32", T.int32(BIAS))
+                    store(acc, i, fma(T.Shuffle([scale], [r]), T.bind(x_scale * dot), acc[i]))
         for row in range(self.rows):
-            numbers = T.bind(x[x_at(row) + 2 * groups])
-            x_scale, x_sum, square = (
-                T.bind(T.reinterpret("float32", T.Shuffle([numbers], [i]))) for i in range(3)
-            )
-            for r in range(4):
-                i = row * 4 + r
-                dot = T.reinterpret("float32", iacc[i]) - T.reinterpret("float32", T.int32(BIAS))
-                total = fma(T.Shuffle([scale], [r]), T.bind(x_scale * dot), acc[i])
-                if minimum is not None:
-                    total = fma(T.Shuffle([minimum], [r]), x_sum, total)
-                store(acc, i, total)
+            if minimum is not None:
+                x_sum = T.bind(number(row, 2))
+                for r in range(4):
+                    i = row * 4 + r
+                    store(acc, i, fma(T.Shuffle([minimum], [r]), x_sum, acc[i]))
             if self.eps is not None:
-                store(squares, row, squares[row] + square)
+                store(squares, row, squares[row] + number(row, 3))
 
     def _sums(self, num_rows, tx, place, lane_id, row0, acc, squares, output, loaded) -> None:
         """Add the lanes' sums through workgroup memory, some rows at a time; with a norm, its factor from the squares likewise."""

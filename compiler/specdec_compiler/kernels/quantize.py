@@ -1,15 +1,16 @@
 """Kernels that end in integer activations: norm_quantize, silu_mul_quantize and plain quantize. Row-invariant.
 
-Per group of 32: scale d = max|x| / levels, code = round-half-even(x / d), and the pair (d, d * sum of codes) for the minimum term of
+Per group of 32 (16 on the GPU): scale d = max|x| / levels, code = round-half-even(x / d), and d * sum of codes for the minimum term of
 4-bit weights (the rule of llama.cpp's Q8_1, with f32 scales). The GPU's packed dot takes int8 (127 levels), four codes to a word in
 the order 0 4 1 5 | 2 6 3 7 of every eight, which is how both weight formats unpack. The CPU's pairwise dot takes int16 at the same
 speed, so there the codes have 15 bits (32,767 levels, natural order) and the result is that of f32 activations to about 1e-5.
 
-On the GPU a group is three 16-byte vectors in one buffer: two of codes, one of (scale, scale * sum of codes, sum of squares); a
-row holds the first vectors of all its groups, then the second, then the third, so that neighbouring threads load neighbouring
-vectors. The squares are those of the residual stream before the norm's weight: RMSNorm is a factor 1 / rms(x) common to a row's
-groups, so its producer quantizes x * weight group by group, and the linear that reads it sums the squares and multiplies at its
-end (linear.py). A norm then needs no dispatch that sees the whole row. On the CPU norm and quantization are one kernel.
+On the GPU each half of a group has its own scale: 8 bits are few, and a scale for 16 elements halves what they lose (docs/numerics.md).
+A group is three 16-byte vectors in one buffer: the codes of each half, and (scale, scale, sum of both halves' scale * codes, sum of
+squares); a row holds the first vectors of all its groups, then the second, then the third, so that neighbouring threads load
+neighbouring vectors. The squares are those of the residual stream before the norm's weight: RMSNorm is a factor 1 / rms(x) common to
+a row's groups, so its producer quantizes x * weight group by group, and the linear that reads it sums the squares and multiplies at
+its end (linear.py). A norm then needs no dispatch that sees the whole row. On the CPU norm and quantization are one kernel.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ WORDS = GROUP // 4  # packed words of a group, one GPU thread each
 ORDER = (0, 4, 1, 5)  # k of a word's four bytes inside its eight; the odd word of an eight adds 2
 
 
+HALF_WORDS = WORDS // 2
 VECTORS = 3  # 16-byte vectors of one quantized group on the GPU
 GROUP_WORDS = (
     4 * VECTORS
@@ -120,7 +122,7 @@ class WordQuantizer:
 
     def __init__(self, num_threads: int, tx):
         self.tx = tx
-        self.first = T.bind(T.bitwise_and(tx, T.int32(~(WORDS - 1))))  # the group's first thread
+        self.first = T.bind(T.bitwise_and(tx, T.int32(~(HALF_WORDS - 1))))  # the half's first thread
         self.peaks, self.sums = shared(num_threads, "int32"), shared(num_threads, "int32")
         self.squares = shared(num_threads, "float32")
         self.values, self.numbers = local(4, "float32"), local(2, "float32")
@@ -141,9 +143,7 @@ class WordQuantizer:
             store(ints, 0, T.max(ints[0], magnitude))
         store(self.peaks, tx, ints[0])
         barrier()
-        for other in range(WORDS):
-            store(ints, 0, T.max(ints[0], self.peaks[self.first + other]))
-        _emit_scale(ints[0], LEVELS["gpu"], self.numbers)
+        self._scale(self.first)
         self._pack()
         store(self.sums, tx, ints[1])
         store(self.squares, tx, self.square[0])
@@ -154,16 +154,30 @@ class WordQuantizer:
         with when(valid):
             half = T.bind(T.bitwise_and(T.shift_right(word, 2), 1))
             store(x, at + half * plane + T.bitwise_and(word, 3), T.reinterpret("uint32", ints[2]))
-        with when(T.And(valid, tx == self.first)):
+        with when(T.And(valid, T.bitwise_and(word, WORDS - 1) == 0)):
+            numbers = local(3, "float32")  # both scales, the sum
+            store(numbers, 2, f32(0))
+            for each in range(2):
+                first = tx + each * HALF_WORDS
+                self._scale(first)
+                store(numbers, each, self.numbers[0])
+                store(ints, 1, T.int32(0))
+                for other in range(HALF_WORDS):
+                    store(ints, 1, ints[1] + self.sums[first + other])
+                fine = ints[0] < T.int32(NOT_FINITE_BITS)
+                product = fma(self.numbers[0], T.cast(ints[1], "float32"), numbers[2])
+                store(numbers, 2, T.Select(fine, product, self.numbers[0]))
             for other in range(1, WORDS):
-                store(ints, 1, ints[1] + self.sums[tx + other])
                 store(self.square, 0, self.square[0] + self.squares[tx + other])
-            fine = ints[0] < T.int32(NOT_FINITE_BITS)
-            product = self.numbers[0] * T.cast(ints[1], "float32")
-            for i, number in enumerate(
-                (self.numbers[0], T.Select(fine, product, self.numbers[0]), self.square[0])
-            ):
+            for i, number in enumerate((numbers[0], numbers[1], numbers[2], self.square[0])):
                 store(x, at + 2 * plane + i, T.reinterpret("uint32", number))
+
+    def _scale(self, first) -> None:
+        """ints[0] and numbers of the half whose first thread is `first`."""
+        store(self.ints, 0, self.peaks[first])
+        for other in range(1, HALF_WORDS):
+            store(self.ints, 0, T.max(self.ints[0], self.peaks[first + other]))
+        _emit_scale(self.ints[0], LEVELS["gpu"], self.numbers)
 
     def _pack(self) -> None:
         """ints[1] = the sum of the four codes, ints[2] = the word."""

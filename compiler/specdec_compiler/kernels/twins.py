@@ -77,12 +77,12 @@ def pack_activations(codes: np.ndarray, levels: int) -> np.ndarray:
 
 
 def pack_groups(xq: np.ndarray, xs: np.ndarray, squares: np.ndarray) -> np.ndarray:
-    """The GPU's one buffer of quantized activations, flat: a group is eight words of codes, then scale, sum, squares and a blank; a row
+    """The GPU's one buffer of quantized activations, flat: a group is eight words of codes, then two scales, sum and squares; a row
     holds the first four words of every group, then the second, then the third. squares is [rows, K/32]."""
     words = np.zeros((squares.size, GROUP_WORDS), np.uint32)
     words[:, :8] = xq.view(np.uint32).reshape(-1, 8)
-    words[:, 8:10] = xs.astype(np.float32).reshape(-1, 2).view(np.uint32)
-    words[:, 10] = squares.astype(np.float32).ravel().view(np.uint32)
+    words[:, 8:11] = xs.astype(np.float32).reshape(-1, 3).view(np.uint32)
+    words[:, 11] = squares.astype(np.float32).ravel().view(np.uint32)
     return words.reshape(*squares.shape, 3, 4).transpose(0, 2, 1, 3).ravel()
 
 
@@ -92,7 +92,7 @@ def split_groups(codes: np.ndarray, rows: int) -> dict[str, np.ndarray]:
     words = np.ascontiguousarray(by_group).reshape(-1, GROUP_WORDS)
     floats = words.view(np.float32)
     xq = np.ascontiguousarray(words[:, :8]).view(np.int32).ravel()
-    return {"xq": xq, "xs": floats[:, 8:10].ravel(), "squares": floats[:, 10].ravel()}
+    return {"xq": xq, "xs": floats[:, 8:11].ravel(), "squares": floats[:, 11].ravel()}
 
 
 def pack_pages(p: Params, k_pages: np.ndarray, v_pages: np.ndarray) -> np.ndarray:
@@ -145,14 +145,19 @@ def embed(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
 
 def _quantized(values: np.ndarray, levels: int, squared: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """values [rows, K] -> xq: quotients [rows, K]; xs [rows, K/32, 2]: scale, scale * sum of rounded codes. Not finite: xs only.
+    On the GPU half groups have scales: xs [rows, K/32, 3]: both scales, the sum of both halves.
 
     With `squared` [rows, K], what the GPU squares for the next norm, also squares [rows, K/32]."""
-    groups = values.reshape(len(values), -1, GROUP)
+    halves = 1 if levels > 127 else 2
+    groups = values.reshape(len(values), -1, GROUP // halves)
     scale = np.abs(groups).max(axis=2) / levels
     divisor = np.where((scale > 0) & np.isfinite(scale), scale, np.inf)[:, :, None]
     quotients = np.where(np.isfinite(groups), groups, 0) / divisor
     sums = np.where(np.isfinite(scale), scale, 0) * np.rint(quotients).sum(axis=2)
-    result = {"xq": quotients.reshape(values.shape), "xs": np.stack([scale, sums], axis=2)}
+    by_group = (len(values), -1, halves)
+    sums = sums.reshape(by_group).sum(axis=2, keepdims=True)
+    xs = np.concatenate([scale.reshape(by_group), sums], axis=2)
+    result = {"xq": quotients.reshape(values.shape), "xs": xs}
     if squared is not None:
         with np.errstate(over="ignore", invalid="ignore"):
             result["squares"] = (squared * squared).reshape(len(values), -1, GROUP).sum(axis=2)
@@ -195,11 +200,15 @@ def linear(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     codes = weight_codes(a["w"], n, k, fmt).reshape(n, -1, GROUP)
     scale, minimum = group_parameters(a["ws"], n, k, fmt)
     x = activation_codes(a["xq"], k, levels).reshape(-1, k // GROUP, GROUP)
-    xs = a["xs"].astype(np.float64).reshape(-1, k // GROUP, 2)
+    halves = 1 if levels > 127 else 2
+    xs = a["xs"].astype(np.float64).reshape(-1, k // GROUP, halves + 1)
     out = np.zeros((len(_rows(a)), n))
     for row in _rows(a):
-        dots = (codes * x[row]).sum(axis=2)  # [N, K/32], exact
-        out[row] = (scale * xs[row, :, 0] * dots + minimum * xs[row, :, 1]).sum(axis=1)
+        dots = (
+            (codes * x[row]).reshape(n, -1, halves, GROUP // halves).sum(axis=3)
+        )  # [N, K/32, halves], exact
+        products = (dots * xs[row, :, :halves]).sum(axis=2)
+        out[row] = (scale * products + minimum * xs[row, :, halves]).sum(axis=1)
         if "eps" in p:
             out[row] /= np.sqrt(
                 a["squares"].astype(np.float64).reshape(-1, k // GROUP)[row].sum() / k + float(p["eps"])
