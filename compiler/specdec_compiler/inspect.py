@@ -96,7 +96,9 @@ def dump(recipe_path: Path, phase: str, program: str, target: str) -> str:
     part, spec = _program(model_parts(recipe, models, formats), program)
     if phase != "kernels":
         return run_phases(spec.build(), target, phase).script()
-    steps = read_program(run_phases(spec.build(), target), part.role, part.weights, spec.results).steps
+    steps = read_program(
+        run_phases(spec.build(), target), target, part.role, part.weights, spec.results
+    ).steps
     kernels = {kernel_name(step.op, step.params): step for step in steps}
     build = {name: OPS[step.op].form(target).build(name, step.params) for name, step in kernels.items()}
     return "\n\n".join(function.script() for function in build.values())

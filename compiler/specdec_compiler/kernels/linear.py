@@ -9,6 +9,7 @@ quantization after it (linear_add_quantize), SiLU and product (gate_up_quantize)
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
@@ -208,13 +209,13 @@ class _Tile:
         together = 2 if steps == 2 and self.rows <= 2 else 1  # loads of so many groups are in flight together
         looped = steps > together
 
-        def load_early():
+        def load_early(early: Callable):
             for i, first in enumerate(range(0, self.rows, self.per_pass)):
                 row, column = self._output(tx, first)
                 store(loaded, i, early(T.min(row, self.rows - 1), column))
 
         if early and not looped:
-            load_early()
+            load_early(early)
         for i in range(self.rows * 4):
             store(acc, i, f32(0))
         for row in range(self.rows):
@@ -228,7 +229,7 @@ class _Tile:
                 with when(g < self.groups) if self.groups % self.lanes else nullcontext():
                     self._group(x, w, ws, nb, row0, g, acc, iacc, squares)
         if early and looped:  # a load before a loop is waited for before the loop: measured
-            load_early()
+            load_early(early)
         self._sums(num_rows, tx, place, lane_id, row0, acc, squares, output, loaded)
 
     def _output(self, tx, first: int):

@@ -87,7 +87,8 @@ class Llama(nn.Module):
         table = [state.args, state.tokens, self.embed.w, self.embed.ws]
         sizes = {"m": m, "k": c.hidden, "n": c.padded_vocab, "fmt": self.embed.fmt, "tokens": c.num_tokens}
         x = op("embed", table, [((m, c.hidden), "float32")], **sizes)
-        *layers, last = self.layers
+        layers: list[Layer] = list(self.layers)  # type: ignore[arg-type]
+        *layers, last = layers
         for layer in layers:
             x = layer(state, x)
         if not self.shape.head:
