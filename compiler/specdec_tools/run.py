@@ -81,7 +81,7 @@ def make_parser() -> Parser:
         "--plain-steps",
         type=int,
         metavar="N",
-        help="plain steps in one submit where nothing drafts, 1 to 8 (default: 8 on a GPU, else 1)",
+        help="plain steps in one submit where nothing drafts, 1 to 8 (default: 4 on a GPU, else 1)",
     )
     parser.add_argument(
         "--score-ids", type=_ids, metavar="4,5,6", help="score these ids after the prompt instead"

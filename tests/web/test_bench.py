@@ -4,6 +4,7 @@ import json
 
 import pytest
 from specdec_runtime.plan import load_plan
+from specdec_tools import bench_kernels
 from specdec_tools.bench import COLUMNS, main
 from specdec_tools.bench_rows import table
 
@@ -79,3 +80,52 @@ def test_a_run_says_what_the_renderer_holds(tiny_bundle, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["devices"]["wasm"]["threads"] == 2
     assert 50 < report["memory"]["pss_mib"] < 450
+
+
+def _kernel(width: int, us: float) -> dict:
+    params = {"eps": "1e-05", "fmt": "q4", "k": 576, "m": width, "n": 960}
+    name = f"linear_eps1e_05_fmtq4_k576_m{width}_n960"
+    return {
+        "kernel": name,
+        "width": width,
+        "params": params,
+        "us": us,
+        "bytes": 400_000,
+        "program": "p",
+        "count": 1,
+    }
+
+
+def test_kernels_are_one_line_each_over_all_widths(tmp_path):
+    result = {
+        "name": "x",
+        "adapter": "gpu",
+        "options": {"start": 7},
+        "read": {"gb_per_s": 400.0},
+        "floor_us": 2.5,
+        "kernels": [_kernel(1, 4.0), _kernel(8, 6.0), _kernel(32, 20.0)],
+    }
+    lines = bench_kernels.table(result).splitlines()
+    assert lines[0] == "x on gpu, position 7: read 400 GB/s, 2.5 us an empty dependent dispatch"
+    assert lines[-1] == "| linear n=960 k=576 fmt=q4 | 0.4 | 4.0 | 6.0 | 20.0 | 100 | 25% | 1.50 |"
+    assert [chart.title for chart in bench_kernels.charts(result)] == [
+        f"x: kernels at {n} rows" for n in (1, 8, 32)
+    ]
+
+
+@pytest.mark.browser
+def test_kernels_are_measured_at_every_width(tiny_bundle, tmp_path, capsys):
+    command = [
+        "kernels",
+        str(tiny_bundle(0, 301)),
+        "--adapter",
+        "swiftshader",
+        "--context",
+        "64",
+        "--start",
+        "20",
+    ]
+    assert main([*command, "--plot", str(tmp_path / "k.svg")]) == 0
+    text = capsys.readouterr().out
+    assert "| qkv_rope" in text and "| attention_split" in text and "32 rows, us" in text
+    assert "kernels at 8 rows" in (tmp_path / "k.svg").read_text()

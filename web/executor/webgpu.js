@@ -18,7 +18,7 @@ import { WatchedDevice } from "./device.js";
 
 const ANSWER_MS = 60000;
 const SOFTWARE_ANSWER_MS = 600000; // a software adapter may need minutes for what a GPU does in milliseconds
-const PLAIN_STEPS = 8; // the most: steps in one submit where nothing drafts: the wait for an answer is shared by so many tokens
+const PLAIN_STEPS = 4; // more gain little, and waste what follows the end of a short answer: docs/performance.md
 const MAX_PREPARED = 64; // kinds of submit; a request has some ten
 
 export class WebGpuExecutor {
