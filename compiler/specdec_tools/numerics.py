@@ -154,8 +154,11 @@ class _Session:
     def run(self) -> dict[str, Any]:
         start = time.perf_counter()
         args = self.args
+        parts = (
+            list(read_files(args.rows)) if args.rows else None
+        )  # bad files are told before anything is computed
         runs = self._runs()
-        given = self._given(runs) if args.rows else None
+        given = self._given(runs, parts) if parts is not None else None
         _ = self.reference  # what it lacks is told before the work begins
         with ExitStack() as stack:
             found = self._sources(runs, given)
@@ -200,9 +203,8 @@ class _Session:
             self.text, args.texts, source, self.context, args.own, self._answer, self.sample
         )
 
-    def _given(self, runs: list[texts.TextRun]) -> PartRows:
-        paths: list[Path] = self.args.rows
-        rows = PartRows(self.bundle, runs, read_files(paths), ", ".join(map(str, paths)))
+    def _given(self, runs: list[texts.TextRun], parts: list[bytes]) -> PartRows:
+        rows = PartRows(self.bundle, runs, parts, ", ".join(map(str, self.args.rows)))
         check_adapter(rows.device, BrowserOptions("webgpu", self.args.adapter))
         return rows
 
