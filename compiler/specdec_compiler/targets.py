@@ -22,7 +22,7 @@ GUARANTEED_LIMITS = {
 
 
 def wasm_target() -> tvm.target.Target:
-    """WASM with 128-bit SIMD, one thread."""
+    """WASM with 128-bit SIMD."""
     return _llvm("wasm32-unknown-unknown-wasm", [f"+{feature}" for feature in WASM_FEATURES])
 
 

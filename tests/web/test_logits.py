@@ -1,7 +1,7 @@
 """Logits of the WebGPU kernels (SwiftShader) through web/bench/logits.html: near the oracle's, and the same bits whether the page
 runs under specdec-numerics or is packed, served elsewhere and its log read back.
 
-GPU activations are 8-bit groups of 32 and KV is f16, where the oracle is float32: of a group's largest value, a code is off by up to
+GPU activations are 8-bit groups of 16 and KV is f16, where the oracle is float32: of a group's largest value, a code is off by up to
 1/254. The bounds are some ten times what was seen. A row shifted by one, or another model's, gives a KL of 0.1 and more.
 """
 

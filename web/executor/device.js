@@ -81,7 +81,7 @@ export class WatchedDevice {
   constructor(device, adapter, hasTimestamps) {
     this.device = device;
     this.adapter = describeAdapter(adapter);
-    this.dot = dotKind(this.adapter.vendor, navigator.gpu.wgslLanguageFeatures);
+    this.dot = dotKind(this.adapter.vendor, globalThis.navigator?.gpu?.wgslLanguageFeatures);
     this.hasTimestamps = hasTimestamps;
     /** @type {DeviceFault | null} */
     this.fault = null;

@@ -12,7 +12,8 @@ import { alignUp } from "./layout.js";
 /** @typedef {import("./selftest.js").Pass} Pass */
 /** @typedef {import("./selftest.js").Span} Span */
 /** @typedef {import("./selftest.js").Difference} Difference */
-/** @typedef {{name: string, buffer: number, offset: number, pageBytes: number, at: number}} Paged at: its place in the memory of KV */
+/** @typedef {{name: string, buffer: number, offset: number, start: number, pageBytes: number, at: number}} Paged K or V of a layer: it begins at byte
+ * `start` of its tensor; at: its place in the memory of KV */
 
 const SHADER = new URL("compare.wgsl", import.meta.url);
 const MAX_ROWS = 16; // of a span whose logits are compared
@@ -45,7 +46,7 @@ export class RowProbe {
       const parts = shape.length > 1 ? 2 : 1; // [K and V, page, ...]: the bytes of a page of each lie together
       const pageBytes = bytes / parts / model.num_pages;
       for (let part = 0; part < parts; part++) {
-        this.kv.push({ name, buffer, offset: offset + (part * bytes) / parts, pageBytes, at: this.kvBytes });
+        this.kv.push({ name, buffer, offset, start: (part * bytes) / parts, pageBytes, at: this.kvBytes });
         this.kvBytes += alignUp(this.maxPages * pageBytes, 256);
       }
     }
@@ -102,9 +103,8 @@ export class RowProbe {
     };
     const logits = this.place("target.logits");
     this.logitsGroup = group(logits, { buffer: /** @type {GPUBuffer} */ (this.logits) });
-    this.kvGroups = this.kv.map(({ buffer, offset, pageBytes, at }) => {
-      const found = { buffer: executor.buffers[buffer], offset, size: this.model.num_pages * pageBytes };
-      return group(found, { buffer: /** @type {GPUBuffer} */ (this.pages), offset: at, size: this.maxPages * pageBytes });
+    this.kvGroups = this.kv.map(({ name, pageBytes, at }) => {
+      return group(this.place(name), { buffer: /** @type {GPUBuffer} */ (this.pages), offset: at, size: this.maxPages * pageBytes });
     });
   }
 
@@ -165,9 +165,9 @@ export class RowProbe {
     }
     const encoder = this.device.createCommandEncoder();
     const [first, count] = this.pagesOf(span);
-    for (const { buffer, offset, pageBytes, at } of this.kv) {
+    for (const { buffer, offset, start, pageBytes, at } of this.kv) {
       const pages = /** @type {GPUBuffer} */ (this.pages);
-      encoder.copyBufferToBuffer(this.executor.buffers[buffer], offset + first * pageBytes, pages, at, count * pageBytes);
+      encoder.copyBufferToBuffer(this.executor.buffers[buffer], offset + start + first * pageBytes, pages, at, count * pageBytes);
     }
     this.device.queue.submit([encoder.finish()]);
     await this.readCounts();
@@ -197,9 +197,9 @@ export class RowProbe {
   async differences(span, passes, withLogits) {
     const { padded_vocab: columns, vocab_size: used } = this.model;
     const [first, count] = this.pagesOf(span);
-    this.kv.forEach(({ pageBytes }, i) => {
+    this.kv.forEach(({ start, pageBytes }, i) => {
       const words = (count * pageBytes) / 4;
-      this.writeJob(1 + i, [(first * pageBytes) / 4, 0, words, words, words, MAX_ROWS + i]);
+      this.writeJob(1 + i, [(start + first * pageBytes) / 4, 0, words, words, words, MAX_ROWS + i]);
     });
     for (const pass of passes) {
       const row = pass.start - span.from;

@@ -20,7 +20,7 @@
 /** @typedef {{width: number, offset: number}} Walk offset: rows of the first pass, where it is not a whole one */
 /** @typedef {Span & {reference: Walk, others: Walk[], prefill: boolean}} Trial */
 
-const SPLIT = 256; // attention splits its positions there
+const SPLIT = 256; // attention splits its positions there: a multiple of the kernels' 128
 const NEAR_SPLIT = { from: SPLIT - 8, to: SPLIT + 4 }; // 255, 256 and 257 lie in every slot of 8, with rows after them
 const FIRST = { from: 0, to: 8 };
 const MAX_TOLD = 6;

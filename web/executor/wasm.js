@@ -2,8 +2,8 @@
 // alone or with helper threads over the same memory, shared (wasm_team.js).
 //
 // Does not know: what the kernels compute, who asks. Invariants: every buffer's place is fixed before the module
-// runs; memory that the module did not get from us (its data and stack, below __heap_base) is never ours; the module
-// has constants but no variables, so instances share buffers only; each thread has a stack; submit is synchronous and
+// runs; memory that the module did not get from us (its stack, below __heap_base) is never ours; the module has no data
+// section, so instances share buffers only; each thread has a stack; submit is synchronous and
 // allocates no linear memory; KV and state begin as zeros (a new memory is zero-filled); results are the same bits
 // whatever the number of threads.
 
@@ -193,7 +193,8 @@ export class WasmExecutor {
       else for (const { kernel, args } of this.programs[index]) kernel(...args);
     } catch (error) {
       const { message } = /** @type {Error} */ (error);
-      this.fault = new DeviceFault(`a kernel failed: ${message}`, call, "Load the bundle again");
+      const fault = new DeviceFault(`a kernel failed: ${message}`, call, "Load the bundle again");
+      this.fault = error instanceof DeviceFault ? error : fault;
       this.close(); // helpers may still be inside the program
       throw this.fault;
     }

@@ -98,5 +98,6 @@ export function follow(/** @type {Int32Array} */ control, /** @type {Ticket[][]}
 /** Tell the first thread that this helper is lost. @param {Int32Array} control */
 export function fail(control) {
   Atomics.store(control, FAULT, 1);
+  Atomics.store(control, DONE, -1); // changed too: who is about to wait for it would sleep through the notice
   Atomics.notify(control, DONE);
 }

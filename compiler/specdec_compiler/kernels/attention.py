@@ -1,10 +1,10 @@
-"""Causal attention over paged K and V: KV split every 256 absolute positions, splits merged in ascending order. Row-invariant.
+"""Causal attention over paged K and V, split by absolute positions, the splits merged as in flash decoding (Dao et al. 2023).
 
-One row's result depends on its own position and the pages only: in a split, scores, their maximum, exp, sum and the weighted
-sum of V run in ascending position; then (max, sum, acc) of the splits are merged as in flash decoding (Dao et al. 2023). The
-CPU form is one kernel; the GPU form is attention_split (a workgroup per split and 8 query rows of one KV head) and attention_merge,
-which quantizes for the output projection. V slots past the row are never used, K slots past it only under a select: stale pages
-cannot leak in.
+Row-invariant: one row's result depends on its own position and the pages only. On the CPU one kernel: splits of 256; in a split scores,
+their maximum, exp, sum and the weighted sum of V run in ascending position, and splits are merged in ascending order. On the GPU
+attention_split (a workgroup per 128 positions and 8 query rows of one KV head) and attention_merge, which quantizes for the output
+projection: the order of sums is over lanes and parts, fixed by the shape. Slots past the row are either not read or selected away
+before they meet anything: stale pages cannot leak in.
 """
 
 from __future__ import annotations
@@ -226,7 +226,8 @@ class _Split:
         self.lanes = 1 << (self.d // 2 // self.words - 1).bit_length()
         self.parts = THREADS // self.lanes
         self.chunk = GPU_SPLIT // self.parts  # positions of a thread, `batch` of them loaded at once
-        self.batch = min(self.chunk, VALUE_WORDS // self.words)
+        most = min(self.chunk, VALUE_WORDS // self.words)
+        self.batch = next(n for n in range(most, 0, -1) if self.chunk % n == 0)
         self.v_at = kv_elements(p) // 2  # V lies behind K
         need = max(self.lanes_at + PEAK_LANES * self.queries, self.parts * self.d)
         self.memory_size = max(need, min(MEMORY, self.parts * self.d * self.queries))
@@ -275,7 +276,7 @@ class _Split:
         """q . k of a position and a part of D, dimensions ascending, to memory. Gives the first batch of V, whose loads run beside."""
         at, part = T.bind(T.truncmod(tx, GPU_SPLIT)), T.bind(T.truncdiv(tx, GPU_SPLIT))
         words = self.d // 2 // self.dim_parts
-        step = min(KEY_WORDS, words)
+        step = next(n for n in range(min(KEY_WORDS, words), 0, -2) if words % n == 0)
         pair = local(2, "float32x2")
         block, slot = self._slot(at)
         key = T.bind((block * (self.d // 2) + part * words) * self.s + slot)
@@ -331,7 +332,9 @@ class _Split:
                 for j in range(PEAK_LANES):
                     store(best, 0, T.max(best[0], memory[self.lanes_at + query * PEAK_LANES + j]))
                 inside = at < self._count(query)
-                store(score, i, T.Select(inside, T.exp(score[i] - best[0]), f32(0)))
+                # read again: a product still in a register might be fused with the difference, in one width and not in another
+                stored = memory[query * GPU_SPLIT + at]
+                store(score, i, T.Select(inside, T.exp(stored - best[0]), f32(0)))
                 store(memory, query * GPU_SPLIT + at, score[i])
                 store(memory, self.weights_at + at * self.queries + query, score[i])
                 with when(at == 0):

@@ -63,6 +63,6 @@ def ceil_div(a: int, b: int) -> int:
     return -(-a // b)
 
 
-SPLIT = 256  # attention merges partial results every this many absolute positions
+SPLIT = 256  # the CPU's attention merges partial results every this many absolute positions
 OUT_ROWS = MAX_ROWS  # rows of the out, logits and score tensors: the widest verify program
 ARGS = 4  # start, num_rows, feedback, first row of out

@@ -2,7 +2,8 @@
 
 Weights [N, K] lie in blocks of 4 rows (quantize.py): one 16-byte vector holds 4 rows, so four row sums live in the four lanes
 of one accumulator and no horizontal sum is needed. Integer sums are exact in any order; the f32 order for a row is: groups
-ascending on the CPU, by lane on the GPU; acc + (scale * (x_scale * dot) + minimum * x_sum). M never enters it.
+ascending on the CPU, by lane on the GPU; acc + (scale * (x_scale * dot) + minimum * x_sum), where the GPU has two dots and scales a
+group, one for each half. M never enters it.
 The GPU forms take what surrounds a linear with them: the factor of the RMSNorm before it (param eps), the residual sum and the
 quantization after it (linear_add_quantize), SiLU and product (gate_up_quantize).
 """
@@ -308,6 +309,8 @@ class _Tile:
         barrier()
         quantizer, words = WordQuantizer(self.threads, tx), self.rows * WORDS
         for i in range(ceil_div(words, self.threads)):
+            if i:
+                barrier()  # what one turn wrote for its group is still read by others
             at = T.bind(i * self.threads + tx)
             row = T.bind(T.min(T.shift_right(at, 3), self.rows - 1))
             word = T.bind(group * WORDS + T.bitwise_and(at, WORDS - 1))

@@ -1,4 +1,4 @@
-"""Kernels that end in integer activations: norm_quantize, silu_mul_quantize and plain quantize. Row-invariant.
+"""Kernels that end in integer activations: norm_quantize (CPU), scale_quantize (GPU), silu_mul_quantize, quantize. Row-invariant.
 
 Per group of 32 (16 on the GPU): scale d = max|x| / levels, code = round-half-even(x / d), and d * sum of codes for the minimum term of
 4-bit weights (the rule of llama.cpp's Q8_1, with f32 scales). The GPU's packed dot takes int8 (127 levels), four codes to a word in
@@ -117,7 +117,7 @@ def first_of_word(word):
 class WordQuantizer:
     """GPU: every thread quantizes one packed word (4 values); the 8 threads of a group agree through workgroup memory.
 
-    `emit` holds two barriers: every thread of the workgroup must reach it. It may be called in a uniform loop.
+    `emit` holds two barriers: every thread of the workgroup must reach it. Between two calls there must be a barrier.
     """
 
     def __init__(self, num_threads: int, tx):

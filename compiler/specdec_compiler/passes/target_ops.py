@@ -16,7 +16,7 @@ from .calls import Call, Straight, straight_pass
 
 
 def split_attention(program: Straight) -> Straight:
-    """GPU: attention becomes one workgroup per (row, head, 256 positions), then a merge."""
+    """GPU: attention becomes one workgroup per 128 positions and some query rows of one KV head, then a merge."""
     calls: list[Call] = []
     for call in program.calls:
         if call.op != "attention":

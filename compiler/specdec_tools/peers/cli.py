@@ -13,6 +13,8 @@ from specdec_runtime.faults import RequestError
 from ..browser import ADAPTERS, BrowserOptions
 from . import cpu, gpu
 
+LEAST_TOKENS = 16  # a submit of ours gives up to 8 at once
+
 
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
@@ -29,6 +31,13 @@ def _counts(text: str) -> list[int]:
     return numbers
 
 
+def _tokens(text: str) -> int:
+    number = _count(text)
+    if number < LEAST_TOKENS:
+        raise argparse.ArgumentTypeError(f"give {LEAST_TOKENS} or more: the first ids are no decoding speed")
+    return number
+
+
 def _count(text: str) -> int:
     (number,) = _counts(text)
     return number
@@ -42,7 +51,7 @@ def add_commands(commands: Any) -> None:
     peers.add_argument("--peers", type=_names, default="wllama,llama.cpp", help="comma-separated")
     peers.add_argument("--threads", type=_counts, default="1,2", help="comma-separated thread counts")
     peers.add_argument("--rounds", type=_count, default=5)
-    peers.add_argument("--max-tokens", type=_count, default=64)
+    peers.add_argument("--max-tokens", type=_tokens, default=64)
     peers.add_argument("--prompt-tokens", type=_count, default=150)
     peers.add_argument("--json", action="store_true", help="print the report as one JSON object")
     peers.set_defaults(call=_peers, show=cpu.table, charts=cpu.charts)
@@ -55,7 +64,7 @@ def add_commands(commands: Any) -> None:
     other.add_argument("--dtypes", type=_names, default="q4", help="of the peer's model: q4, q4f16 or both")
     other.add_argument("--adapter", choices=ADAPTERS, default="gpu")
     other.add_argument("--rounds", type=_count, default=5)
-    other.add_argument("--max-tokens", type=_count, default=64)
+    other.add_argument("--max-tokens", type=_tokens, default=64)
     other.add_argument("--prompt-tokens", type=_counts, default="32,256", help="comma-separated lengths")
     other.add_argument("--timeout", type=float, default=1800.0)
     other.add_argument("--json", action="store_true", help="print the report as one JSON object")
