@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from specdec_compiler.kernels import Params
-from specdec_compiler.kernels.attention import GPU_SPLIT
+from specdec_compiler.kernels.attention_gpu import GPU_SPLIT
 from specdec_compiler.kernels.twins import activation_codes, readable
 
 # share of the row's largest magnitude; f32 carries 6e-8

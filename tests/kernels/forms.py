@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from specdec_compiler.kernels import OPS, Params
-from specdec_compiler.kernels.attention import num_splits
+from specdec_compiler.kernels.attention_gpu import num_splits
 from specdec_compiler.kernels.select import PARTIAL, num_chunks
 
 Arrays = dict[str, np.ndarray]

@@ -11,7 +11,9 @@ from unittest.mock import patch
 
 from specdec_compiler.kernels import OPS, Op, Params
 from specdec_compiler.kernels import attention as attention_file
+from specdec_compiler.kernels import attention_gpu as attention_gpu_file
 from specdec_compiler.kernels import linear as linear_file
+from specdec_compiler.kernels import linear_gpu as linear_gpu_file
 from specdec_compiler.kernels.base import Form
 
 from .cases import EPS
@@ -55,12 +57,12 @@ def _mutant(op: str, cpu, gpu) -> Op:
 
 # op -> (change on the CPU, change on the GPU), each (file, name, value)
 _CHANGES = {
-    "linear": ((linear_file, "T", _Descending()), (linear_file, "LANES", 16)),
-    "linear_add_quantize": (None, (linear_file, "LANES", 16)),
-    "gate_up_quantize": (None, (linear_file, "LANES", 16)),
-    "qkv_rope": (None, (linear_file, "LANES", 16)),
+    "linear": ((linear_file, "T", _Descending()), (linear_gpu_file, "LANES", 16)),
+    "linear_add_quantize": (None, (linear_gpu_file, "LANES", 16)),
+    "gate_up_quantize": (None, (linear_gpu_file, "LANES", 16)),
+    "qkv_rope": (None, (linear_gpu_file, "LANES", 16)),
     "attention": ((attention_file, "SPLIT", 128), None),
-    "attention_split": (None, (attention_file, "PEAK_LANES", 8)),
+    "attention_split": (None, (attention_gpu_file, "PEAK_LANES", 8)),
 }
 MUTANTS = {f"mutant_{op}": _mutant(op, *changes) for op, changes in _CHANGES.items()}
 _NORMED = {"k": K, "fmt": "q4", "eps": EPS}

@@ -133,7 +133,7 @@ def test_the_comparison_can_fail(device_run, case: Case) -> None:
 
 
 def _spoilt(op: str, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """The largest element a thousandth larger, a code two off, or a flag turned."""
+    """The largest element a five-hundredth larger, a code two off, or a flag turned."""
     wrong = got.copy()
     at = int(np.argmax(np.where(np.isfinite(expected), np.abs(expected), 0)))
     if op == "choose" and expected.ndim == 2:
@@ -143,7 +143,7 @@ def _spoilt(op: str, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
             wrong = wrong.view(np.int8)
         wrong[at] -= 2 if wrong[at] > 0 else -2
     else:
-        wrong[at] *= np.float32(1.001)
+        wrong[at] *= np.float32(1.002)
     return wrong.view(got.dtype)
 
 

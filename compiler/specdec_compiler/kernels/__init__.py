@@ -1,9 +1,11 @@
 """Every kernel the compiler knows, by op name. One op a file or a small family; the NumPy twins live in twins.py."""
 
-from .attention import ATTENTION, ATTENTION_MERGE, ATTENTION_SPLIT
+from .attention import ATTENTION
+from .attention_gpu import ATTENTION_MERGE, ATTENTION_SPLIT
 from .base import Op, Params, kernel_name
 from .embed import CONCAT2, CONCAT3, EMBED
-from .linear import GATE_UP_QUANTIZE, LINEAR, LINEAR_ADD, LINEAR_ADD_QUANTIZE, QKV_ROPE
+from .linear import LINEAR, LINEAR_ADD
+from .linear_gpu import GATE_UP_QUANTIZE, LINEAR_ADD_QUANTIZE, QKV_ROPE
 from .quantize import NORM_QUANTIZE, QUANTIZE, SCALE_QUANTIZE, SILU_MUL_QUANTIZE
 from .rope import ROPE_APPEND
 from .select import ADVANCE, ARGMAX, ARGMAX_MERGE, ARGMAX_SPLIT, SCORE

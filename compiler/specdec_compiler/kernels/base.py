@@ -66,3 +66,8 @@ def ceil_div(a: int, b: int) -> int:
 SPLIT = 256  # the CPU's attention merges partial results every this many absolute positions
 OUT_ROWS = MAX_ROWS  # rows of the out, logits and score tensors: the widest verify program
 ARGS = 4  # start, num_rows, feedback, first row of out
+
+
+def weight_chunks(fmt: str) -> int:
+    """16-byte vectors of one group of 4 rows."""
+    return 4 if fmt == "q4" else 8

@@ -10,7 +10,7 @@ A group is three 16-byte vectors in one buffer: the codes of each half, and (sca
 squares); a row holds the first vectors of all its groups, then the second, then the third, so that neighbouring threads load
 neighbouring vectors. The squares are those of the residual stream before the norm's weight: RMSNorm is a factor 1 / rms(x) common to
 a row's groups, so its producer quantizes x * weight group by group, and the linear that reads it sums the squares and multiplies at
-its end (linear.py). A norm then needs no dispatch that sees the whole row. On the CPU norm and quantization are one kernel.
+its end (linear_gpu.py). A norm then needs no dispatch that sees the whole row. On the CPU norm and quantization are one kernel.
 """
 
 from __future__ import annotations

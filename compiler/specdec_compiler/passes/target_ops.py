@@ -1,14 +1,14 @@
 """What differs between the devices: how work is split over kernels, and how quantized activations are stored.
 
 needs: fused ops. guarantees: every op has a kernel for the target. On the GPU quantized activations are one buffer, and a norm is a
-product with its weight in the producer and a factor 1 / rms(x) in the linears that read it (kernels/quantize.py, linear.py).
+product with its weight in the producer and a factor 1 / rms(x) in the linears that read it (kernels/quantize.py, linear_gpu.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ..kernels.attention import num_splits
+from ..kernels.attention_gpu import num_splits
 from ..kernels.base import GROUP
 from ..kernels.quantize import GROUP_WORDS
 from ..kernels.select import PARTIAL, num_chunks
