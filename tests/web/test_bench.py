@@ -32,6 +32,7 @@ def test_a_saved_result_is_shown(tmp_path, capsys):
         "adapter": "some gpu",
         "resident_bytes": 2e9,
         "read": {"gb_per_s": 1000.0},
+        "floor_us": 2.5,
         "passes": [
             {"program": "target.verify_1", "width": 1, "dispatches": 10, "ms": 2.0, "weight_bytes": 1e9}
         ],
