@@ -288,7 +288,6 @@ def _merge_gpu(name: str, p: Params):
     heads = GROUP // gcd(d, GROUP)  # of a workgroup
     splits, words = num_splits(ctx), heads * d // 4
     lanes = min(1 << (THREADS // words).bit_length() - 1, 1 << (splits - 1).bit_length())
-    turns = ceil_div(splits, lanes)
     stride = d + 1  # of a head's part of a lane: its sums, and its sum of weights
 
     def body(args, partial, codes):
@@ -301,7 +300,7 @@ def _merge_gpu(name: str, p: Params):
             column = T.bind(first_of_word(in_head))
             start = T.bind((row * h + head0 * heads + head) * splits * (d + 2))
             count = T.bind(T.min(T.truncdiv(args[0] + row, GPU_SPLIT) + 1, splits))
-            rounds = T.min(T.truncdiv(count + (lanes - 1), lanes), turns)
+            rounds = T.truncdiv(count + (lanes - 1), lanes)
             store(top, 0, f32(NEGATIVE))
             with T.serial(0, rounds) as i:
                 split = T.bind(i * lanes + lane_id)
@@ -330,12 +329,16 @@ def _merge_gpu(name: str, p: Params):
                 store(sums, mine + d, total[0])
             barrier()
 
+            def of_lanes(result, at: int, offset) -> None:
+                store(result, at, sums[head * stride + offset])
+                for other in range(1, lanes):
+                    store(result, at, result[at] + sums[(other * heads + head) * stride + offset])
+
             def fill(_, filled):
-                for j, at in enumerate((d, *(column + offset for offset in ORDER))):
-                    store(scale, 0, sums[head * stride + at])
-                    for other in range(1, lanes):
-                        store(scale, 0, scale[0] + sums[(other * heads + head) * stride + at])
-                    store(*((filled, j - 1, scale[0] / total[0]) if j else (total, 0, scale[0])))
+                of_lanes(total, 0, d)
+                for j, offset in enumerate(ORDER):
+                    of_lanes(filled, j, column + offset)
+                    store(filled, j, filled[j] / total[0])
 
             valid = T.And(lane_id == 0, row < args[1])
             quantizer = WordQuantizer(words * lanes, tx)

@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .base import ARGS, GROUP, Form, Op, Params, weight_chunks
 from .ir import F32X4, I32X4, cpu_func, dot_i16, f32, load4, local, splat, store, store4
-from .linear_gpu import LINEAR_ADD_GPU, LINEAR_GPU
+from .linear_gpu import LINEAR_GPU
 
 ROW_TILE = 4  # rows that share unpacked weights on the CPU. More spill; several blocks at once are too many streams of memory
 # Up to so many rows a group's chunks are unrolled: loads of weights run ahead. Beyond, LLVM would compute one row's sum after the
@@ -112,6 +112,4 @@ def _cpu_parts(p: Params) -> int:
 _IN = (("args", "read"), ("xq", "read"), ("xs", "read"), ("w", "read"), ("ws", "read"))
 _RESIDUAL, _OUT = ("residual", "read"), ("out", "write")
 LINEAR = Op("linear", Form((*_IN, _OUT), partial(_cpu, residual=False), _cpu_parts), LINEAR_GPU)
-LINEAR_ADD = Op(
-    "linear_add", Form((*_IN, _RESIDUAL, _OUT), partial(_cpu, residual=True), _cpu_parts), LINEAR_ADD_GPU
-)
+LINEAR_ADD = Op("linear_add", cpu=Form((*_IN, _RESIDUAL, _OUT), partial(_cpu, residual=True), _cpu_parts))

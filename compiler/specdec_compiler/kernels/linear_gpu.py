@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 
 from tvm.script.ir_builder import tirx as T
 
@@ -206,30 +205,24 @@ class _Tile:
 LINEAR_BLOCKS = 4  # blocks of a tile that ends in f32
 
 
-def _gpu(name: str, p: Params, residual: bool):
+def _gpu(name: str, p: Params):
     tile = _Tile(p, LINEAR_BLOCKS, LANES)
     m, n = tile.m, tile.n
     tiles = ceil_div(n // 4, LINEAR_BLOCKS)
     grid_x = min(tiles, 32768)
 
-    def body(args, x, w, ws, *rest):
-        out = rest[-1]
+    def body(args, x, w, ws, out):
         with threads(grid_x, ceil_div(tiles, grid_x), m // tile.rows, tile.threads) as (bx, by, bz, tx):
             first = T.bind((by * grid_x + bx) * LINEAR_BLOCKS)
             row0 = T.bind(bz * tile.rows)
 
-            def place(row, column):
-                return (row0 + row) * n + first * 4 + column
-
-            def output(row, column, value, loaded):
+            def output(row, column, value, _):
                 with when(first * 4 + column < n):
-                    store(out, T.bind(place(row, column)), loaded + value if residual else value)
+                    store(out, T.bind((row0 + row) * n + first * 4 + column), value)
 
-            early = (lambda row, column: rest[0][place(row, column)]) if residual else None
-            tile.run(args, x, w, ws, tx, row0, lambda b: first + b, output, early)
+            tile.run(args, x, w, ws, tx, row0, lambda b: first + b, output)
 
-    ends = [("residual", m * n, "float32")] if residual else []
-    return prim_func(name, [*tile.inputs(), *ends, ("out", m * n, "float32")], body)
+    return prim_func(name, [*tile.inputs(), ("out", m * n, "float32")], body)
 
 
 def _add_quantize_gpu(name: str, p: Params):
@@ -352,8 +345,7 @@ def _qkv_rope_gpu(name: str, p: Params):
 
 _IN = (("args", "read"), ("codes", "read"), ("w", "read"), ("ws", "read"))
 _RESIDUAL, _OUT, _NEXT = ("residual", "read"), ("out", "write"), ("next_codes", "write")
-LINEAR_GPU = Form((*_IN, _OUT), partial(_gpu, residual=False))
-LINEAR_ADD_GPU = Form((*_IN, _RESIDUAL, _OUT), partial(_gpu, residual=True))
+LINEAR_GPU = Form((*_IN, _OUT), _gpu)
 LINEAR_ADD_QUANTIZE = Op(
     "linear_add_quantize", gpu=Form((*_IN, _RESIDUAL, ("weight", "read"), _OUT, _NEXT), _add_quantize_gpu)
 )

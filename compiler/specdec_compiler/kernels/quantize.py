@@ -312,16 +312,6 @@ def _act_gpu(name: str, p: Params):
     return words_gpu(name, p, [("gate_up", m * 2 * k, "float32")], fill)
 
 
-def _quantize_gpu(name: str, p: Params):
-    m, k = int(p["m"]), int(p["k"])
-
-    def fill(_args, buffers, row, column, values):
-        for j, offset in enumerate(ORDER):
-            store(values, j, buffers[0][row * k + column + offset])
-
-    return words_gpu(name, p, [("x", m * k, "float32")], fill)
-
-
 def _scale_gpu(name: str, p: Params):
     m, k = int(p["m"]), int(p["k"])
 
@@ -350,6 +340,4 @@ SILU_MUL_QUANTIZE = Op(
     Form((*_GATE_UP, *_CPU_OUT), _act_cpu, _act_parts),
     Form((*_GATE_UP, *_GPU_OUT), _act_gpu),
 )
-QUANTIZE = Op(
-    "quantize", Form((*_X, *_CPU_OUT), _quantize_cpu, by_row), Form((*_X, *_GPU_OUT), _quantize_gpu)
-)
+QUANTIZE = Op("quantize", cpu=Form((*_X, *_CPU_OUT), _quantize_cpu, by_row))

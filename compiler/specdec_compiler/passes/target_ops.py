@@ -13,6 +13,7 @@ from ..kernels.base import GROUP
 from ..kernels.quantize import GROUP_WORDS
 from ..kernels.select import PARTIAL, num_chunks
 from .calls import Call, Straight, straight_pass
+from .fuse import Fusions, fuse
 
 
 def split_attention(program: Straight) -> Straight:
@@ -105,46 +106,35 @@ def defer_norms(program: Straight) -> Straight:
     return replace(program, calls=tuple(calls))
 
 
-def fuse_gpu(program: Straight) -> Straight:
-    """GPU: what follows a linear moves into its end, where one kernel does both."""
-    calls = list(program.calls)
-    for first, second, merge in (
-        ("linear_add", "scale_quantize", _add_quantize),
-        ("linear", "silu_mul_quantize", _gate_up),
-        ("attention_merge", "quantize", _merge_quantize),
-        ("linear", "rope_append", _qkv_rope),
-    ):
-        for consumer in [call for call in calls if call.op == second]:
-            producer = next((call for call in calls if consumer.inputs[1] in call.outputs), None)
-            if producer is None or producer.op != first:
-                continue
-            calls[calls.index(producer)] = merge(producer, consumer)
-            calls.remove(consumer)
+# what follows a kernel and moves into its end on the GPU
+GPU_FUSIONS: Fusions = {
+    ("linear", "silu_mul_quantize"): "gate_up_quantize",
+    ("linear", "rope_append"): "qkv_rope",
+    ("attention_merge", "quantize"): "attention_merge",
+}
+
+
+def add_quantize(program: Straight) -> Straight:
+    """GPU: the product with a norm's weight, and its quantization, move into the residual sum before them, which stays a result too."""
+    calls: list[Call] = []
+    for call in program.calls:
+        producer = next((each for each in calls if call.inputs[1] in each.outputs), None)
+        if call.op != "scale_quantize" or producer is None or producer.op != "linear_add":
+            calls.append(call)
+            continue
+        calls[calls.index(producer)] = replace(
+            producer,
+            op="linear_add_quantize",
+            inputs=(*producer.inputs, call.inputs[2]),
+            outputs=(*producer.outputs, *call.outputs),
+            types=(*producer.types, *call.types),
+        )
     return replace(program, calls=tuple(calls))
 
 
-def _add_quantize(producer: Call, consumer: Call) -> Call:
-    return replace(
-        producer,
-        op="linear_add_quantize",
-        inputs=(*producer.inputs, consumer.inputs[2]),
-        outputs=(*producer.outputs, *consumer.outputs),
-        types=(*producer.types, *consumer.types),
-    )
-
-
-def _gate_up(producer: Call, consumer: Call) -> Call:
-    return replace(producer, op="gate_up_quantize", outputs=consumer.outputs, types=consumer.types)
-
-
-def _merge_quantize(producer: Call, consumer: Call) -> Call:
-    return replace(producer, outputs=consumer.outputs, types=consumer.types)
-
-
-def _qkv_rope(producer: Call, consumer: Call) -> Call:
-    appended = consumer.inputs[2:]
-    params = {**consumer.params, **producer.params}
-    return replace(consumer, op="qkv_rope", inputs=(*producer.inputs, *appended), params=params)
+def fuse_gpu(program: Straight) -> Straight:
+    """GPU: everything that one kernel does with what is before it."""
+    return fuse(add_quantize(program), GPU_FUSIONS)
 
 
 def merge_pages(program: Straight) -> Straight:
