@@ -5,6 +5,7 @@
 // window.benchResult and goes to POST /result where a runner listens. Also scores one answer at every width: equal, or it says so.
 
 import { Client } from "../page/client.js";
+import { report } from "./outcome.js";
 
 const KS = [1, 3, 7];
 const DRAFTERS = ["ngram", "model"];
@@ -44,13 +45,4 @@ async function run(query) {
   return result;
 }
 
-let outcome;
-try {
-  outcome = await run(new URLSearchParams(location.search));
-} catch (error) {
-  outcome = { error: String(error), details: error instanceof Error ? error.stack : "" };
-}
-const out = document.getElementById("log");
-if (out) out.textContent = JSON.stringify(outcome, null, 2);
-/** @type {any} */ (window).benchResult = outcome;
-await fetch("/result", { method: "POST", body: JSON.stringify(outcome) }).catch(() => {});
+await report(run, (error) => ({ error: String(error), details: error instanceof Error ? error.stack : "" }));

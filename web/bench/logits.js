@@ -9,6 +9,7 @@ import { asSpecdecError, DeviceFault } from "../executor/faults.js";
 import { loadPlan } from "../executor/plan.js";
 import { sha256 } from "../executor/sha256.js";
 import { loadBundle } from "../worker/load.js";
+import { report } from "./outcome.js";
 
 const FORMAT = "specdec-rows";
 // Bytes of a part: at most 12 MB, or 10 MB of base64 text.
@@ -122,13 +123,4 @@ async function run(query) {
   return { device, parts: sender.part, rows: total, ms: performance.now() - began };
 }
 
-let outcome;
-try {
-  outcome = await run(new URLSearchParams(location.search));
-} catch (error) {
-  outcome = { error: asSpecdecError(error, "web/bench/logits.js").toJson() };
-}
-const out = document.getElementById("log");
-if (out) out.textContent = JSON.stringify(outcome, null, 2);
-/** @type {any} */ (window).benchResult = outcome;
-await fetch("/result", { method: "POST", body: JSON.stringify(outcome) }).catch(() => {});
+await report(run, (error) => ({ error: asSpecdecError(error, "web/bench/logits.js").toJson() }));

@@ -1,7 +1,7 @@
 // Measures one plan on this machine's GPU: whole passes, single kernels, read speed, the cost of a round outside kernels.
 //
 // Opened with ?plan=URL&wgsl=URL[&options]; weights are random, made on the device, so that any size is measured without a download.
-// The answer is window.benchResult, and goes to POST /log and POST /result where a runner listens. Invariants: times are slopes between
+// The answer is window.benchResult, and goes to POST /result where a runner listens. Invariants: times are slopes between
 // R and 3R repetitions of the same work in one submit; what is compared is interleaved; the adapter is named.
 
 import { findAdapter } from "../executor/device.js";
@@ -9,21 +9,7 @@ import { loadPlan } from "../executor/plan.js";
 import { WebGpuExecutor } from "../executor/webgpu.js";
 import { fillWeights } from "./fill.js";
 import { measureFloor, measureKernels, measurePasses, measureRead, measureRounds, measureStep } from "./measure.js";
-
-/** @param {string} path @param {unknown} body */
-async function post(path, body) {
-  try {
-    await fetch(path, { method: "POST", body: JSON.stringify(body) });
-  } catch {
-    // no runner listens: the page is watched through window.benchResult
-  }
-}
-
-/** @param {string} text */
-function log(text) {
-  const out = document.getElementById("log");
-  if (out) out.textContent += `\n${text}`;
-}
+import { log, report } from "./outcome.js";
 
 /** @param {URLSearchParams} query @returns {{programs: RegExp, kernels: RegExp}} which kernels to measure */
 function kernelChoice(query) {
@@ -72,12 +58,4 @@ async function run(query) {
   return result;
 }
 
-let outcome;
-try {
-  outcome = await run(new URLSearchParams(location.search));
-} catch (error) {
-  outcome = { error: error instanceof Error ? `${error.message}\n${error.stack}` : String(error) };
-}
-log(JSON.stringify(outcome, null, 2));
-/** @type {any} */ (window).benchResult = outcome;
-await post("/result", outcome);
+await report(run);

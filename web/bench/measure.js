@@ -22,11 +22,14 @@ async function timeOnce(executor, encode) {
   return performance.now() - began;
 }
 
+const LEAST_MS = 1e-6; // noise may make a slope 0 or less, and speeds are divided by it
+
 /**
- * Least ms of one repetition, by slope.
+ * Least ms of one repetition, by slope. No speed is read off a software adapter: one repetition shows that the page works.
  * @param {WebGpuExecutor} executor @param {(pass: GPUComputePassEncoder) => void} encode @param {number} repeats @param {number} tries
  */
 async function slope(executor, encode, repeats, tries) {
+  if (executor.watched.adapter.software) repeats = tries = 1;
   const times = (/** @type {number} */ count) => (/** @type {GPUComputePassEncoder} */ pass) => {
     for (let i = 0; i < count; i++) encode(pass);
   };
@@ -37,7 +40,7 @@ async function slope(executor, encode, repeats, tries) {
     few = Math.min(few, await timeOnce(executor, times(repeats)));
     many = Math.min(many, await timeOnce(executor, times(3 * repeats)));
   }
-  return (many - few) / (2 * repeats);
+  return Math.max((many - few) / (2 * repeats), LEAST_MS);
 }
 
 /** Microseconds of a dispatch that does nothing but depend on the one before: what every kernel costs at least. @param {WebGpuExecutor} executor */
@@ -59,8 +62,7 @@ export async function measureFloor(executor) {
       pass.dispatchWorkgroups(1);
     }
   };
-  const { software } = executor.watched.adapter; // no speed is read off one: a few repetitions show that the page works
-  return (1000 / 2) * (await slope(executor, encode, software ? 2 : 200, software ? 1 : 5));
+  return (1000 / 2) * (await slope(executor, encode, 200, 5));
 }
 
 /** Read speed over all weight buffers, GB/s: what a weight-bound kernel is compared with. @param {WebGpuExecutor} executor */
@@ -85,8 +87,7 @@ export async function measureRead(executor) {
     }
   };
   const repeats = Math.min(200, Math.max(4, Math.ceil(8e9 / bytes))); // long enough for a slope
-  const { software } = executor.watched.adapter;
-  const ms = await slope(executor, encode, software ? 1 : repeats, software ? 1 : 5);
+  const ms = await slope(executor, encode, repeats, 5);
   return { bytes, ms, gb_per_s: bytes / ms / 1e6 };
 }
 
@@ -181,8 +182,7 @@ export async function measureKernels(executor, plan, options, choice) {
         }
       };
       const repeats = Math.max(1, Math.round((100 * options.repeats) / mine.length));
-      const { software } = executor.watched.adapter;
-      const ms = await slope(executor, encode, software ? 1 : Math.min(repeats, 200), software ? 1 : 3);
+      const ms = await slope(executor, encode, Math.min(repeats, 200), 3);
       const { name, params } = executor.target.kernels[kernel];
       const bytes = weightBytes(executor, program.dispatches.filter((each) => each.kernel === kernel)) / mine.length;
       rows.push({ program: program.name, width: program.width, kernel: name, params, count: mine.length, us: (1000 * ms) / mine.length, bytes });

@@ -5,6 +5,7 @@
 // nothing is run: window.benchSides waits for a driver that interleaves several pages. Invariant: one unmeasured run of each side and prompt
 // comes first; rates are medians, ratios medians of each round's ratio; the first side named is what the others are compared with.
 
+import { log, report } from "./outcome.js";
 import { openSide } from "./sides.js";
 
 /** @typedef {import("./sides.js").Run} Run */
@@ -35,12 +36,6 @@ function agreement(a, b) {
   let same = 0;
   while (same < a.length && a[same] === b[same]) same += 1;
   return same;
-}
-
-/** @param {string} text */
-function log(text) {
-  const out = document.getElementById("log");
-  if (out) out.textContent += `\n${text}`;
 }
 
 /** @param {URLSearchParams} query */
@@ -82,12 +77,4 @@ async function run(query) {
   return result;
 }
 
-let outcome;
-try {
-  outcome = await run(new URLSearchParams(location.search));
-} catch (error) {
-  outcome = { error: error instanceof Error ? `${error.message}\n${error.stack}` : String(error) };
-}
-log(JSON.stringify(outcome, null, 1));
-/** @type {any} */ (window).benchResult = outcome;
-await fetch("/result", { method: "POST", body: JSON.stringify(outcome) }).catch(() => {});
+await report(run);
