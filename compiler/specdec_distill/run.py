@@ -1,0 +1,89 @@
+"""The stages in order: the champion writes, the draft learns, the folder is written. Knows every part, and nothing of a part's inside."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from specdec_compiler.recipe import read_recipe
+from specdec_compiler.sources import ModelSpec, Quantization, open_source
+
+from .corpus import Corpus, join, load_corpus
+from .draft import Draft, DraftShape
+from .network import Llama, make_rope, read_weights
+from .objective import Measure, Objective
+from .recipe import DistillRecipe
+from .texts import Desk, Say, Speech, held_out_text, training_text
+from .train import Champion, Phase, Trainer
+
+
+def distill(
+    recipe: DistillRecipe, folder: Path, device: str | None, stage: str, share: tuple[int, int], say: Say
+) -> dict[str, Any]:
+    """Run the stages that are not done yet; the figures of what was run."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    folder.mkdir(parents=True, exist_ok=True)
+    spec = open_champion(recipe)
+    net = load_network(spec, device)
+    desk = Desk(net, Speech(spec), recipe.text, folder, device, say, *share)
+    result: dict[str, Any] = {}
+    if stage in ("text", "all"):
+        corpus, prompts = training_text(desk)
+        if desk.share == 0:
+            held_out_text(Desk(net, desk.speech, recipe.text, folder, device, say))
+        result["text"] = {"texts": len(corpus), "learned_tokens": corpus.num_learned, "prompts": len(prompts)}
+    if stage in ("train", "all"):
+        desk.share, desk.shares = 0, 1
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA's matrix products need to be repeatable
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        held_out = held_out_text(desk)
+        result["train"] = train(recipe, net, load_text(folder), held_out, folder, device, say)
+    return result
+
+
+def open_champion(recipe: DistillRecipe) -> ModelSpec:
+    """The champion as its recipe names it; nothing of the compiler beyond the sources is loaded."""
+    bundle = read_recipe(recipe.folder / recipe.champion)
+    formats = Quantization(bundle.champion.quantize, bundle.champion.quantize_embedding)
+    return open_source(bundle.champion.source, bundle.folder, formats)
+
+
+def load_network(spec: ModelSpec, device: str) -> Llama:
+    """The champion's network: bf16 on a GPU, f32 on a CPU."""
+    dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
+    return Llama(spec.config, read_weights(spec, device, dtype), make_rope(spec.config, 4096, device))
+
+
+def load_text(folder: Path) -> Corpus:
+    """All shares' training texts."""
+    return join([load_corpus(path) for path in sorted(folder.glob("*of*.npz")) if not path.name.startswith("held-out")])
+
+
+def train(
+    recipe: DistillRecipe, net: Llama, corpus: Corpus, held_out: Corpus, folder: Path, device: str, say: Say
+) -> dict[str, Any]:
+    """The phases; each one's last figures."""
+    settings = recipe.train
+    champion = Champion(net, corpus, settings.batch_tokens, device)
+    say(f"hidden states of {corpus.num_learned} positions of {len(corpus)} texts are ready")
+    measure = Measure(net.weights["embed"])
+    shape = DraftShape(tuple(recipe.draft.copy), recipe.draft.ffn)
+    whole = Objective(tv=settings.tv)
+    draft = Draft(shape, net, recipe.name)
+    say(f"draft of {len(shape.copy)} layers, {draft.num_trained} weights of its own")
+    trainer = Trainer(draft, champion, measure, settings, folder, device)
+    results = {"whole": trainer.run(Phase("whole", settings.steps, whole), held_out, say)}
+    log = trainer.log
+    if settings.filter_steps:
+        filtered = Draft(shape, net, recipe.name)
+        trainer = Trainer(filtered, champion, measure, settings, folder, device)
+        objective = Objective(tv=settings.tv, keep=settings.keep)
+        reference = draft.network()
+        phase = Phase("filtered", settings.filter_steps, objective, reference)
+        results["filtered"] = trainer.run(phase, held_out, say)
+        log = [*log, *trainer.log]
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    return results

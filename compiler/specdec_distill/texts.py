@@ -1,0 +1,161 @@
+"""Stage 1: the champion writes the training text.
+
+Four kinds of prompts: composed ones; some whose user turn the champion writes itself (given the chat form up to where a user speaks,
+after Magpie, Xu et al. 2024); then, about passages it wrote, and second turns. Each stage of writing is a file, so a stopped run goes on with the next
+one. Invariant: nothing comes from outside but the templates and word lists of this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from specdec_compiler.sources import ModelSpec
+from specdec_runtime.faults import ArtifactError
+from specdec_runtime.plan import PlanText
+from specdec_tools.text import BundleText
+
+from .corpus import Corpus, join, load_corpus, make_corpus
+from .network import Llama
+from .prompts import Message, Prompt, compose, compose_on, follow_up
+from .recipe import TextRecipe
+from .writer import Job, Writer
+
+Say = Callable[[str], None]
+SELF_TEMPERATURE = 0.9  # of user turns that the champion writes
+
+
+class Speech:
+    """The champion's tokenizer and chat form."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        text = spec.text
+        if text.chat_template is None:
+            raise ArtifactError("the champion has no chat template", spec.config.name, "distillation writes chats")
+        plan = PlanText(text.bos_id, text.add_bos, text.eos_ids, text.special_ids)
+        self._text = BundleText(text.tokenizer_json.decode("utf-8"), text.chat_template, plan)
+        self.end_ids = text.eos_ids
+
+    def chat(self, messages: list[Message]) -> list[int]:
+        """The ids of a chat up to where the champion answers."""
+        return self._text.encode(self._text.render(messages))
+
+    def user_turn(self) -> list[int]:
+        """The ids of a chat up to where a user speaks."""
+        mark = "\x1a"
+        before, found, _ = self._text.render([{"role": "user", "content": mark}]).partition(mark)
+        if not found:
+            raise ArtifactError("the chat template drops the user's text", "chat_template", "use another champion")
+        return self._text.encode(before)
+
+    def words(self, ids: list[int]) -> str:
+        return self._text.decode([token_id for token_id in ids if token_id not in self.end_ids])
+
+
+@dataclass
+class Desk:
+    """What writing needs: network, speech, recipe, a folder for the stages, and a voice."""
+
+    net: Llama
+    speech: Speech
+    recipe: TextRecipe
+    folder: Path
+    device: str
+    say: Say
+    share: int = 0
+    shares: int = 1
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.seed + self.share
+
+    def part(self, count: int) -> int:
+        return count // self.shares
+
+    def write(self, jobs: list[Job], name: str, max_new: int) -> dict[int, list[int]]:
+        """What the champion wrote, by index of the job (a few may be missing: see Writer)."""
+        rows = min(self.recipe.rows, max(1, len(jobs)))
+        max_len = -(-(self.recipe.max_prompt + max_new + 64) // 128) * 128
+        writer = Writer(self.net, rows, max_len, self.speech.end_ids, self.seed)
+        last = [0.0]
+
+        def report(done: int, total: int) -> None:
+            if done / total - last[0] >= 0.1:
+                last[0] = done / total
+                self.say(f"{name}: {done} of {total} texts")
+
+        return dict(writer.write(jobs, max_new, report))
+
+
+def training_text(desk: Desk) -> tuple[Corpus, list[str]]:
+    """All training texts of this share and the prompts' text, from the stages' files where they exist."""
+    first, first_prompts = _stage(desk, "first", lambda: _first_turns(desk))
+    second, second_prompts = _stage(desk, "second", lambda: _second_turns(desk, first, first_prompts))
+    return join([first, second]), [prompt for _, prompt in (*first_prompts, *second_prompts)]
+
+
+def held_out_text(desk: Desk) -> Corpus:
+    """Texts of another seed, written at temperature 0."""
+
+    def make() -> tuple[Corpus, list[tuple[str, str]]]:
+        prompts = compose(desk.recipe.held_out, desk.recipe.seed + 10_000)
+        return _answers(desk, prompts, [0.0], "held out")
+
+    return _stage(desk, "held-out", make)[0]
+
+
+def _stage(
+    desk: Desk, name: str, make: Callable[[], tuple[Corpus, list[tuple[str, str]]]]
+) -> tuple[Corpus, list[tuple[str, str]]]:
+    """A corpus and its prompts (kind, text) from the stage's files, or made and saved."""
+    stem = f"{name}-{desk.share}of{desk.shares}"
+    corpus_path, prompts_path = desk.folder / f"{stem}.npz", desk.folder / f"{stem}.prompts"
+    if not corpus_path.exists() or not prompts_path.exists():
+        corpus, prompts = make()
+        prompts_path.write_text("\x00".join(f"{kind}\x01{text}" for kind, text in prompts), encoding="utf-8")
+        corpus.save(corpus_path)
+        desk.say(f"{name}: {len(corpus)} texts, {corpus.num_learned} tokens written by the champion")
+    kinds = [item.partition("\x01") for item in prompts_path.read_text(encoding="utf-8").split("\x00")]
+    return load_corpus(corpus_path), [(kind, text) for kind, _, text in kinds]
+
+
+def _first_turns(desk: Desk) -> tuple[Corpus, list[tuple[str, str]]]:
+    composed = compose(desk.part(desk.recipe.composed), desk.seed)
+    before = desk.speech.user_turn()
+    count = desk.part(desk.recipe.self_written)
+    turns = desk.write([Job(before, SELF_TEMPERATURE)] * count, "user turns", 96)
+    asked = [Prompt("self", [{"role": "user", "content": desk.speech.words(turns[i]).strip()}]) for i in sorted(turns)]
+    prompts = [*composed, *(prompt for prompt in asked if prompt.messages[0]["content"])]
+    return _answers(desk, prompts, desk.recipe.temperatures, "first turns")
+
+
+def _second_turns(desk: Desk, first: Corpus, asked: list[tuple[str, str]]) -> tuple[Corpus, list[tuple[str, str]]]:
+    rng = Random(f"second {desk.seed}")
+    answers = [desk.speech.words(first.text(i)[first.starts[i] :].tolist()).strip() for i in range(len(first))]
+    passages = [text for text, kind in zip(answers, first.kinds, strict=True) if kind in _PASSAGES and len(text) > 80]
+    prompts = compose_on(passages, desk.part(desk.recipe.on_passages), desk.seed) if passages else []
+    for index in rng.sample(range(len(first)), min(len(first), desk.part(desk.recipe.follow_ups))):
+        kind, text = asked[index]
+        before = Prompt(kind, [{"role": "user", "content": text}])
+        prompts.append(follow_up(before, answers[index][:800], rng))
+    return _answers(desk, prompts, desk.recipe.temperatures, "second turns")
+
+
+_PASSAGES = ("explain", "create", "chat", "self", "list")
+
+
+def _answers(desk: Desk, prompts: list[Prompt], temperatures: list[float], name: str) -> tuple[Corpus, list[tuple[str, str]]]:
+    """The champion's answers to the prompts; too long prompts are left out."""
+    rng = Random(f"temperatures {desk.seed} {name}")
+    chats = [desk.speech.chat(prompt.messages) for prompt in prompts]
+    kept = [index for index, ids in enumerate(chats) if len(ids) <= desk.recipe.max_prompt]
+    jobs = [Job(chats[index], rng.choice(temperatures)) for index in kept]
+    written = desk.write(jobs, name, desk.recipe.max_new)
+    texts, said = [], []
+    for job in sorted(written):
+        prompt = prompts[kept[job]]
+        texts.append((jobs[job].prompt + written[job], len(jobs[job].prompt), prompt.kind))
+        said.append((prompt.kind, prompt.messages[-1]["content"]))
+    return make_corpus(texts, desk.net.config.vocab_size), said
