@@ -31,7 +31,7 @@ class Place:
     window: tuple[int, ...] | None = None
 
     def plain(self) -> str | list | dict:
-        """As data: the plan tensor's name, or [storage, dtype, shape]; or of which of these, from which element, a window of what shape."""
+        """As data: the plan tensor's name, or [storage, dtype, shape]; or the window of one of these."""
         whole = self.name or [self.storage, self.dtype, list(self.shape)]
         if self.window is None:
             return whole

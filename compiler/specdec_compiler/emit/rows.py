@@ -21,7 +21,7 @@ MAX_BINDING = GUARANTEED_LIMITS["maxStorageBufferBindingSize"]
 
 
 def row_shards(num_rows: int, row_bytes: int, max_binding: int) -> list[tuple[int, int]]:
-    """(first row, rows) of each shard, as equal as can be; one when all fits. Raises RequestError for a limit below one step of rows."""
+    """(first row, rows) of each shard, as equal as can be; one when all fits. Raises RequestError when not even 64 rows fit."""
     if num_rows * row_bytes <= max_binding:
         return [(0, num_rows)]
     most = max_binding // row_bytes // ROW_STEP * ROW_STEP
@@ -40,7 +40,7 @@ def matrix_shards(codes: tuple[int, ...], max_binding: int) -> list[tuple[int, i
 
 
 def shard_bytes(codes: tuple[int, ...], part: tuple[int, ...], max_binding: int) -> list[int]:
-    """The bytes of each shard of a part of that matrix (its codes or scales, 4 bytes each), where the part is too large for a binding."""
+    """The bytes of each shard of a part of that matrix (codes or scales, 4 bytes each), where the part is too large to bind."""
     if 4 * num_elements(part) <= max_binding:
         return []
     return [rows * num_elements(part[1:]) for _, rows in matrix_shards(codes, max_binding)]

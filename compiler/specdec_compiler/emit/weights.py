@@ -59,7 +59,7 @@ class Layout:
         self.tensors: list[StoredTensor] = []
 
     def place(self, name: str, dtype: str, shape: tuple[int, ...], cuts: list[int]) -> list[Arena]:
-        """A tensor at the end of an arena; the arena, or its shards where the tensor is cut (rows.shard_bytes): then it is alone there."""
+        """Put a tensor at the end of an arena; a cut one (rows.shard_bytes) has its own. Returns the arena, or its shards."""
         size = num_bytes(dtype, shape)
         last = self.arenas[-1] if self.arenas else None
         if last is None or last.shards or cuts or last.bytes + size > ARENA_BYTES:

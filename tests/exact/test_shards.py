@@ -79,7 +79,9 @@ def test_shards_that_begin_elsewhere_are_noticed(tmp_path: Path, monkeypatch, op
     """The embedding's first row is off by one; the head's window of logits by the 64 that its alignment allows."""
     make_tiny(tmp_path, 3, VOCAB, tied=True)
     expected, make = passes(Lavapipe(build(tmp_path, "whole"))), rows._MAKE[op]
-    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "cache"))  # the compiler's hash does not know of the change
+    monkeypatch.setenv(
+        "SPECDEC_CACHE", str(tmp_path / "cache")
+    )  # the compiler's hash does not know of the change
 
     def off(params, out, first, count):
         return make(params, out, first + {"embed": 1, "linear": -rows.ROW_STEP}[op] * (first > 0), count)
