@@ -16,7 +16,8 @@ from specdec_runtime.plan.schema import Target, Tensor
 from specdec_tools.shapes import place_weights, shape_parts
 
 VOCAB = 517  # padded to 544
-MAX_BINDING_HERE = 12_300  # bytes; a row of codes has 64: shards of 192, 192 and 160 rows
+# Name -> (tied, bytes of a binding, shards). A row has 64 bytes of codes and 8 of scales: at 4,096 the scales are cut too.
+CUTS = {"tied": (True, 12_300, 3), "untied": (False, 12_300, 3), "scales too": (True, 4096, 9)}
 
 
 def target_of(bundle: Bundle, name: str) -> Target:
@@ -31,12 +32,17 @@ def weight(bundle: Bundle, target: Target, index: int) -> np.ndarray:
     return np.frombuffer(data, np.uint8, tensor.num_bytes, tensor.offset)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
-def bundles(request, tmp_path_factory) -> tuple[Bundle, Bundle]:
+@pytest.fixture(scope="module", params=CUTS)
+def cut(request) -> tuple[bool, int, int]:
+    return CUTS[request.param]
+
+
+@pytest.fixture(scope="module")
+def bundles(cut, tmp_path_factory) -> tuple[Bundle, Bundle]:
     """In one piece, and by rows."""
     folder = tmp_path_factory.mktemp("rows")
-    recipe = make_tiny(folder, 4, VOCAB, tied=request.param)
-    for name, limit in (("whole", MAX_BINDING), ("cut", MAX_BINDING_HERE)):
+    recipe = make_tiny(folder, 4, VOCAB, tied=cut[0])
+    for name, limit in (("whole", MAX_BINDING), ("cut", cut[1])):
         build_bundle(recipe, folder / name, lambda what, done, total: None, limit)
     return open_bundle(folder / "whole"), open_bundle(folder / "cut")
 
@@ -69,33 +75,38 @@ def bound(bundle: Bundle) -> dict[tuple[str, str], list[tuple[np.ndarray, np.nda
     return found
 
 
-def test_windows_hold_the_rows_of_the_whole(bundles) -> None:
+def test_windows_hold_the_rows_of_the_whole(bundles, cut) -> None:
     """A pass's windows, in order, are the bytes of the matrix; a head's results begin at its columns, an embedding's are all of x."""
-    whole, cut = (bound(bundle) for bundle in bundles)
-    assert whole.keys() == cut.keys() and len(whole) == 14  # 8 programs, 2 of which are prefills
-    for (name, op), shards in cut.items():
+    _, limit, count = cut
+    whole, by_rows = (bound(bundle) for bundle in bundles)
+    assert whole.keys() == by_rows.keys() and len(whole) == 14  # 8 programs, 2 of which are prefills
+    for (name, op), shards in by_rows.items():
         ((w, ws, out),) = whole[name, op]
         codes, scales, results = zip(*shards, strict=True)
-        assert len(shards) == 3 and max(each.size for each in codes) <= MAX_BINDING_HERE
+        assert len(shards) == count and max(each.size for each in codes) <= limit
         assert np.array_equal(np.concatenate(codes), w) and np.array_equal(np.concatenate(scales), ws)
-        first = np.cumsum([0] + [each.size // 64 for each in codes])[:3] if op == "linear" else np.zeros(3)
+        first = (
+            np.cumsum([0] + [each.size // 64 for each in codes])[:count]
+            if op == "linear"
+            else np.zeros(count)
+        )
         assert [each.offset for each in results] == (out.offset + 4 * first).tolist()
 
 
-def test_only_the_gpu_knows_of_shards(bundles) -> None:
+def test_only_the_gpu_knows_of_shards(bundles, cut) -> None:
     """The CPU's programs, kernels and weights are the same; no GPU buffer of a matrix of ids is above the limit."""
-    whole, cut = (target_of(bundle, "cpu") for bundle in bundles)
-    assert whole.programs == cut.programs and whole.kernels == cut.kernels
-    assert [t.name for t in whole.tensors] == [t.name for t in cut.tensors]
+    whole, by_rows = (target_of(bundle, "cpu") for bundle in bundles)
+    assert whole.programs == by_rows.programs and whole.kernels == by_rows.kernels
+    assert [t.name for t in whole.tensors] == [t.name for t in by_rows.tensors]
     weights = [
         i for i, tensor in enumerate(whole.tensors) if whole.buffers[tensor.buffer].lifetime == "weight"
     ]
     for index in weights:
-        assert np.array_equal(weight(bundles[0], whole, index), weight(bundles[1], cut, index))
+        assert np.array_equal(weight(bundles[0], whole, index), weight(bundles[1], by_rows, index))
     gpu = target_of(bundles[1], "gpu")
     split = [buffer for buffer in gpu.buffers if buffer.name.count(".") == 2 and buffer.lifetime == "weight"]
-    assert len(split) >= 6 and max(buffer.bytes for buffer in split) <= MAX_BINDING_HERE
-    assert whole.module == cut.module and bundles[0].read(whole.module) == bundles[1].read(cut.module)
+    assert len(split) % cut[2] == 0 < len(split) and max(buffer.bytes for buffer in split) <= cut[1]
+    assert whole.module == by_rows.module and bundles[0].read(whole.module) == bundles[1].read(by_rows.module)
 
 
 def test_a_limit_above_every_matrix_changes_nothing(bundles, tmp_path: Path) -> None:
