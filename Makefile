@@ -57,10 +57,10 @@ test-web: $(VENV)/.test $(VENV)/.browser ## page, worker, executors, command lin
 golden: $(VENV)/.test ## golden ids and the plan example of docs/plan.md (tests/golden/update.py renews them)
 	$(BIN)/pytest -q tests/golden
 
-test-exact: $(VENV)/.test $(VENV)/.browser ## exactness, CI's subset
+test-exact: $(VENV)/.test $(VENV)/.browser $(VENV)/.vulkan ## exactness, CI's subset
 	$(BIN)/pytest -q tests/exact
 
-exact: $(VENV)/.test $(VENV)/.browser ## exactness, the whole matrix (about 10 minutes)
+exact: $(VENV)/.test $(VENV)/.browser $(VENV)/.vulkan ## exactness, the whole matrix (about 10 minutes)
 	$(BIN)/pytest -q tests/exact --all-exact
 
 tiny: $(VENV)/.test ## a few seconds: no browser, no weights

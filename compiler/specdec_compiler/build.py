@@ -25,6 +25,7 @@ from . import __version__
 from .cache import compiler_hash
 from .emit.lowered import Part, lower
 from .emit.plan import build_plan
+from .emit.rows import MAX_BINDING
 from .emit.weights import VOCAB_PAD, ShardWriter, write_model
 from .pairing import check_pair
 from .recipe import Recipe, read_recipe
@@ -123,8 +124,12 @@ def runtime_config(spec: ModelSpec, context: int, page_size: int, formats: dict[
     )
 
 
-def build_bundle(recipe_path: Path, destination: Path, progress: Progress) -> dict[str, Any]:
+def build_bundle(
+    recipe_path: Path, destination: Path, progress: Progress, max_binding: int = MAX_BINDING
+) -> dict[str, Any]:
     """Build the bundle at `destination` (replaced if it is a bundle already). Returns the manifest.
+
+    max_binding: bytes that one binding of the GPU may have; a larger embedding or head is bound by rows, with the same results.
 
     Raises ArtifactError; then `destination` is as it was.
     """
@@ -140,7 +145,7 @@ def build_bundle(recipe_path: Path, destination: Path, progress: Progress) -> di
     except OSError as error:
         raise _unwritable(destination, error) from None
     try:
-        manifest = _write_bundle(recipe, recipe_sha, models, work, progress)
+        manifest = _write_bundle(recipe, recipe_sha, models, work, progress, max_binding)
         work.chmod(0o755)
         _replace(work, destination)
     except OSError as error:
@@ -200,7 +205,7 @@ def _replace(work: Path, destination: Path) -> None:
 
 
 def _write_bundle(
-    recipe: Recipe, recipe_sha: str, models: Models, work: Path, progress: Progress
+    recipe: Recipe, recipe_sha: str, models: Models, work: Path, progress: Progress, max_binding: int
 ) -> dict[str, Any]:
     owned = weight_owners(models)
     total = sum(len(spec.names()) for _, spec in owned) + 2
@@ -211,12 +216,12 @@ def _write_bundle(
         done += 1
         progress(what, done, total)
 
-    writer = ShardWriter(work)
+    writer = ShardWriter(work, max_binding)
     formats = {role: write_model(spec, role, models.context, writer, step) for role, spec in owned}
     writer.close()
     parts = model_parts(recipe, models, formats)
     step("kernels")
-    lowered = lower(parts)
+    lowered = lower(parts, max_binding)
     text = models.champion.text
     files = {
         "kernels.wasm": lowered.wasm,

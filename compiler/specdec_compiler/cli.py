@@ -63,6 +63,12 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--out", type=Path, required=True, help="bundle folder (replaced if it is a bundle)"
     )
     build.add_argument("--quiet", action="store_true", help="no progress bar")
+    build.add_argument(
+        "--max-binding",
+        type=int,
+        metavar="BYTES",
+        help="an embedding or head above this is bound by rows on WebGPU (default: what every device allows, 134217728)",
+    )
     build.set_defaults(run=_build)
 
     inspect = commands.add_parser("inspect", help="show what a bundle holds and what memory it takes")
@@ -91,7 +97,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _build(args: argparse.Namespace) -> None:
     from .build import build_bundle
+    from .emit.rows import MAX_BINDING
 
+    max_binding = MAX_BINDING if args.max_binding is None else args.max_binding
     bars: list[tqdm] = []  # made at the first step: an error before it shows no empty bar
 
     def progress(what: str, done: int, total: int) -> None:
@@ -103,7 +111,7 @@ def _build(args: argparse.Namespace) -> None:
         bars[0].update(done - bars[0].n)
 
     try:
-        manifest = build_bundle(args.recipe, args.out, progress)
+        manifest = build_bundle(args.recipe, args.out, progress, max_binding)
     finally:
         for bar in bars:
             bar.close()

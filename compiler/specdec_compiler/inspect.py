@@ -10,8 +10,8 @@ from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import Target
 
 from .build import model_parts, open_models, weight_owners
-from .emit.lowered import Part, ProgramSpec, part_programs
-from .emit.programs import read_program
+from .emit.lowered import Part, ProgramSpec, part_programs, plan_steps
+from .emit.rows import MAX_BINDING
 from .emit.weights import NullWriter, write_model
 from .kernels import OPS, kernel_name
 from .pipeline import PHASES, run_phases
@@ -96,9 +96,7 @@ def dump(recipe_path: Path, phase: str, program: str, target: str) -> str:
     part, spec = _program(model_parts(recipe, models, formats), program)
     if phase != "kernels":
         return run_phases(spec.build(), target, phase).script()
-    steps = read_program(
-        run_phases(spec.build(), target), target, part.role, part.weights, spec.results
-    ).steps
+    steps = plan_steps(spec, part, target, MAX_BINDING).steps
     kernels = {kernel_name(step.op, step.params): step for step in steps}
     build = {name: OPS[step.op].form(target).build(name, step.params) for name, step in kernels.items()}
     return "\n\n".join(function.script() for function in build.values())

@@ -14,7 +14,7 @@ from .browser import BrowserOptions
 from .plot import Bar, Chart
 
 QUERY = "&parts=kernels&programs=^target\\.(verify|prefill)"
-SHAPE_KEYS = ("n", "k", "fmt", "h", "kv", "d")
+SHAPE_KEYS = ("n", "rows", "k", "fmt", "h", "kv", "d")
 
 
 def bench_kernels(name: str, context: int, start: int, options: BrowserOptions) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from specdec_compiler.build import canonical_json
 from specdec_compiler.cache import compiler_hash
 from specdec_compiler.emit.lowered import Part, lower
 from specdec_compiler.emit.plan import build_plan
-from specdec_compiler.emit.weights import ALIGN, ARENA_BYTES, Arena, StoredTensor
+from specdec_compiler.emit.rows import MAX_BINDING, shard_bytes
+from specdec_compiler.emit.weights import Arena, Layout, StoredTensor
 from specdec_models import RuntimeConfig, WeightFormats
 from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import TOKENS_SLACK
@@ -90,18 +91,20 @@ def weight_tensors(part: Part) -> list[tuple[str, str, tuple[int, ...]]]:
 
 def place_weights(parts: tuple[Part, ...]) -> tuple[list[Arena], list[StoredTensor]]:
     """Arenas and offsets as the shard writer would choose them; the files are never written."""
-    arenas: list[Arena] = []
-    stored: list[StoredTensor] = []
+    layout = Layout()
     for part in parts:
-        for name, dtype, shape in weight_tensors(part):
-            size = 4
-            for length in shape:
-                size *= length
-            if not arenas or arenas[-1].bytes + size > ARENA_BYTES:
-                arenas.append(Arena(f"weights.{len(arenas)}", files=[f"none/{len(arenas):04}.bin"]))
-            stored.append(StoredTensor(name, len(arenas) - 1, arenas[-1].bytes, dtype, shape))
-            arenas[-1].bytes += -(-size // ALIGN) * ALIGN
-    return arenas, stored
+        tensors = weight_tensors(part)
+        shapes = {name: shape for name, _, shape in tensors}
+        for name, dtype, shape in tensors:
+            matrix, _, kind = name.rpartition(".")
+            codes = shapes.get(f"{matrix}.w")
+            vocab = kind in ("w", "ws") and matrix.split(".")[1] in ("embed", "head")
+            cuts = shard_bytes(codes, shape, MAX_BINDING) if vocab and codes else []
+            layout.place(name, dtype, shape, cuts)
+    buffers = [buffer for arena in layout.arenas for buffer in arena.shards or [arena]]
+    for i, buffer in enumerate(buffers):
+        buffer.files.append(f"none/{i:04}.bin")
+    return layout.arenas, layout.tensors
 
 
 def write_shape(name: str, folder: Path, context: int = 4096) -> dict[str, Any]:

@@ -82,6 +82,12 @@ def edge_tokens(a: Arrays, p: Params, levels: int) -> None:
     a["tokens"][start : start + 4] = 0, int(p["n"]) - 1, int(p["n"]), -1
 
 
+def shard_edges(a: Arrays, p: Params, levels: int) -> None:
+    """The ids beside and at both ends of a shard, and outside the vocabulary."""
+    start, first, last = int(a["args"][0]), int(p["first_row"]), int(p["first_row"]) + int(p["rows"]) - 1
+    a["tokens"][start : start + 7] = first - 1, first, last, last + 1, int(p["n"]), -1, first + 1
+
+
 def extreme_codes(a: Arrays, p: Params, levels: int) -> None:
     """Activations and weights at the ends of their ranges: the largest integer sums there are."""
     codes = np.full((int(p["m"]), int(p["k"])), levels)
@@ -194,6 +200,21 @@ NOT_FINITE_LOGITS = {
 
 
 # --- the table ---------------------------------------------------------------------------------------------------------
+
+
+def _shard_rows() -> list[Case]:
+    """A table's and a matrix' shards: ids at both ends of each and outside the vocabulary; out with the stride of the whole."""
+    rows = []
+    for first, count, fmt in ((0, 64, "q8"), (64, 192, "q8"), (256, 45, "q8"), (128, 64, "q4")):
+        params: dict[str, int | str] = {"m": 8, "n": 301, "k": 64, "fmt": fmt, "tokens": 600}
+        params |= {"first_row": first, "rows": count}
+        name = f"embed {fmt} rows {first} to {first + count}"
+        rows.append(Case(name, "embed_rows", params, 250))
+        rows.append(Case(name + " edges", "embed_rows", params, 250, 7, shard_edges))
+    for m, valid, count, fmt in ((1, 1, 64, "q8"), (8, 5, 64, "q4"), (4, 4, 44, "q8"), (32, 30, 64, "q4")):
+        params = {"m": m, "n": 300, "rows": count, "k": 576, "fmt": fmt, "eps": EPS}
+        rows.append(Case(f"linear {fmt} {count} of 300 rows {valid} of {m}", "linear_rows", params, 0, valid))
+    return rows
 
 
 def _linear_rows() -> list[Case]:
@@ -349,4 +370,4 @@ def _logit_rows() -> list[Case]:
     return rows
 
 
-CASES = [*_token_rows(), *_quantize_rows(), *_linear_rows(), *_cache_rows(), *_logit_rows()]
+CASES = [*_token_rows(), *_shard_rows(), *_quantize_rows(), *_linear_rows(), *_cache_rows(), *_logit_rows()]

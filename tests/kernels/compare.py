@@ -16,11 +16,13 @@ from specdec_compiler.kernels.twins import activation_codes, readable
 # share of the row's largest magnitude; f32 carries 6e-8
 TOLERANCE = {
     "embed": 2e-7,  # a product and a sum
+    "embed_rows": 2e-7,
     "concat2": 0.0,
     "concat3": 0.0,
     "linear": 1e-5,  # up to 48 terms in turn, each up to sqrt(48) times the result
     "linear_add": 1e-5,
     "normed_linear": 1e-5,
+    "linear_rows": 1e-5,
     "linear_add_quantize": 1e-5,
     "gate_up_quantize": 1e-5,
     "qkv_rope": 1e-5,

@@ -3,6 +3,7 @@
 attend         the attention of a layer and the quantizing of its result, which the GPU fuses with the merge of its splits
 choose         what follows the logits: argmax, then advance
 normed_linear  a linear that takes a norm's factor, on the GPU
+embed_rows, linear_rows  over some rows of the table or matrix, on the GPU (emit/rows.py)
 Some ops exist on one kind of device only (kinds). Scratch is what the first kernel hands to the second; it comes back too, so that row
 invariance sees its bits.
 """
@@ -24,6 +25,8 @@ KERNELS = {
     ("choose", "cpu"): ("argmax", "advance"),
     ("choose", "gpu"): ("argmax_split", "argmax_merge"),
     ("normed_linear", "gpu"): ("linear",),
+    ("embed_rows", "gpu"): ("embed",),
+    ("linear_rows", "gpu"): ("linear",),
 }
 _COMPOSED = {op for op, _ in KERNELS}
 _RENAMED = {("attend", "quantize", "x"): "out"}  # the second kernel's name of what the first wrote

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 from specdec_compiler.emit.weights import packed_matrix, rope_table
 from specdec_compiler.kernels import Params
-from specdec_compiler.kernels.base import GROUP, OUT_ROWS
+from specdec_compiler.kernels.base import GROUP, OUT_ROWS, weight_rows
 from specdec_compiler.kernels.quantize import GROUP_WORDS
 from specdec_compiler.kernels.rope import kv_elements
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, pack_pages, page_index
@@ -78,7 +78,8 @@ def _embed(p, rng, levels, start, rows):
     tokens = rng.integers(0, n, int(p["tokens"])).astype(np.int32)
     tokens[start + rows :: 2] = -5
     tokens[start + rows + 1 :: 2] = 1 << 30
-    return {"tokens": tokens, **matrix(n, k, str(p["fmt"])), "x": blank(int(p["m"]) * k)}
+    table = matrix(weight_rows(p), k, str(p["fmt"]))
+    return {"tokens": tokens, **table, "x": blank(int(p["m"]) * k)}
 
 
 def _norm_quantize(p, rng, levels, start, rows):
@@ -98,7 +99,8 @@ def _silu_mul_quantize(p, rng, levels, start, rows):
 
 def _linear(p, rng, levels, start, rows):
     m, n, k = (int(p[key]) for key in "mnk")
-    return {**activations(rng, m, k, levels), **matrix(n, k, str(p["fmt"])), "out": blank(m * n)}
+    weights = matrix(weight_rows(p), k, str(p["fmt"]))
+    return {**activations(rng, m, k, levels), **weights, "out": blank(m * n)}
 
 
 def _linear_add(p, rng, levels, start, rows):
@@ -169,9 +171,11 @@ def _score(p, rng, levels, start, rows):
 
 _MAKERS = {
     "embed": _embed,
+    "embed_rows": _embed,
     "norm_quantize": _norm_quantize,
     "scale_quantize": _norm_quantize,
     "linear": _linear,
+    "linear_rows": _linear,
     "normed_linear": _linear,
     "linear_add": _linear_add,
     "linear_add_quantize": _linear_add_quantize,

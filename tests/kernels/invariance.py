@@ -26,10 +26,12 @@ VERIFY_WIDTHS = (
 _ACTIVATIONS = ("xq", "xs", "codes")
 ROW_INPUTS = {
     "embed": (),
+    "embed_rows": (),
     "norm_quantize": ("x",),
     "scale_quantize": ("x",),
     "linear": _ACTIVATIONS,
     "normed_linear": _ACTIVATIONS,
+    "linear_rows": _ACTIVATIONS,
     "linear_add": (*_ACTIVATIONS, "residual"),
     "linear_add_quantize": (*_ACTIVATIONS, "residual"),
     "gate_up_quantize": _ACTIVATIONS,
@@ -44,7 +46,8 @@ ROW_INPUTS = {
     "choose": ("logits",),
     "score": ("logits", "score_ids"),
 }
-POSITIONAL = ("embed", "rope_append", "qkv_rope", "attention", "attend")
+EMBED = ("embed", "embed_rows")
+POSITIONAL = (*EMBED, "rope_append", "qkv_rope", "attention", "attend")
 FIXED_ROWS = {("choose", "out"), ("score", "score"), ("score", "score_ids")}  # OUT_ROWS rows at every width
 PAGES = ("k_pages", "v_pages", "pages")
 STATE = ("args", "tokens", "done")  # written, but not by rows
@@ -114,7 +117,7 @@ def _work(spec: Spec, run: Run, probe: Arrays, rng: np.random.Generator, kind: s
             arrays[name] = blank(probe[name].size * width, probe[name].dtype)
     start = spec.position - run.slot if spec.like in POSITIONAL else 0
     arrays["args"] = np.array([start, run.rows, 0, 0], np.int32)
-    if spec.like == "embed":
+    if spec.like in EMBED:
         arrays["tokens"] = _noise(rng, probe["tokens"], probe["tokens"].size)
         arrays["tokens"][spec.position] = probe["tokens"][spec.position]
     return Work(spec.op, spec.params | {"m": run.width}, arrays)
@@ -180,6 +183,8 @@ SMALL, GROUPED = heads(2, 1, 16, 16), heads(3, 1, 64, 64)
 SPECS = [
     Spec("embed", {"n": 301, "k": 64, "fmt": "q4", "tokens": 600}, 40),
     Spec("embed", {"n": 301, "k": 576, "fmt": "q8", "tokens": 600}, 257),
+    Spec("embed_rows", {"n": 301, "first_row": 64, "rows": 192, "k": 64, "fmt": "q8", "tokens": 600}, 40),
+    Spec("linear_rows", {"n": 300, "rows": 20, "k": 576, "fmt": "q8", "eps": EPS}),
     *(Spec("norm_quantize", {"k": k, "eps": EPS}) for k in (64, 576, 1536)),
     *(Spec("scale_quantize", {"k": k}) for k in (64, 576)),
     *(Spec("linear", {"n": 20, "k": k, "fmt": fmt}) for k, fmt in ((64, "q4"), (576, "q8"), (1536, "q4"))),

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -162,11 +163,24 @@ def test_wgsl_that_is_wrong(rig: BrowserRig, bundle_copy: Path) -> None:
     _is(rig.load_fault(bundle_copy, "webgpu"), DeviceFault, "feedback")
 
 
+BINDING = "maxStorageBufferBindingSize"
+
+
 def test_webgpu_limits_that_the_device_lacks(rig: BrowserRig, bundle_copy: Path) -> None:
     _edit_plan(
         bundle_copy, lambda plan: plan["targets"][1]["limits"].update(maxStorageBuffersPerShaderStage=4000)
     )
     _is(rig.load_fault(bundle_copy, "webgpu"), DeviceFault, "maxStorageBuffersPerShaderStage", "4000")
+    gpu = json.loads((bundle_copy / "plan.json").read_text())["targets"][1]
+    largest = max(gpu["tensors"], key=lambda tensor: 4 * prod(tensor["shape"]))  # all are of 4-byte numbers
+    size = 1 << 50
+    _edit_plan(bundle_copy, lambda plan: plan["targets"][1].update(limits={BINDING: size}))
+    _is(
+        rig.load_fault(bundle_copy, "webgpu"), DeviceFault, f"{BINDING} {size} for {largest['name']} (it has "
+    )
+    _edit_plan(bundle_copy, lambda plan: plan["targets"][1].update(limits={"maxBufferSize": size}))
+    buffer = max(gpu["buffers"], key=lambda buffer: buffer["bytes"])
+    _is(rig.load_fault(bundle_copy, "webgpu"), DeviceFault, f"maxBufferSize {size} for {buffer['name']} ")
     _edit_plan(bundle_copy, lambda plan: plan["targets"][1].update(features=["no-such-feature"], limits={}))
     _is(rig.load_fault(bundle_copy, "webgpu"), DeviceFault, "no-such-feature")
 

@@ -1,11 +1,12 @@
 // The WebGPU device: an adapter good enough for a plan's target, a device with just the limits it needs, and the
 // watch over both (lost, validation errors, no answer).
 //
-// Does not know: buffers, kernels. Invariants: an adapter that the browser calls a software fallback is taken only
+// Does not know: what buffers and kernels are for. Invariants: an adapter that the browser calls a software fallback is taken only
 // when WebGPU was asked for by name; nothing here waits without a time limit.
 
 import { dotKind } from "./dot.js";
 import { ArtifactError, DeviceFault, withTimeout } from "./faults.js";
+import { tensorBytes } from "./layout.js";
 
 /** @typedef {import("./types.js").PlanTarget} PlanTarget */
 
@@ -33,6 +34,16 @@ async function requestAdapter() {
   return withTimeout(navigator.gpu.requestAdapter({ powerPreference: "high-performance" }), ADAPTER_MS, late);
 }
 
+/** @param {PlanTarget} target @param {string} name of a limit @returns {string} what needs so much, where that is one thing */
+function whatNeeds(target, name) {
+  if (name === "maxBufferSize") return ` for ${largestOf(target.buffers)}`;
+  const sized = target.tensors.map((tensor) => ({ name: tensor.name, bytes: tensorBytes(tensor) }));
+  return name === "maxStorageBufferBindingSize" ? ` for ${largestOf(sized)}` : "";
+}
+
+/** @param {readonly {name: string, bytes: number}[]} things */
+const largestOf = (things) => things.reduce((a, b) => (b.bytes > a.bytes ? b : a)).name;
+
 /**
  * Why the adapter cannot run the target, or "" when it can.
  * @param {GPUAdapter} adapter @param {PlanTarget} target
@@ -43,7 +54,7 @@ function whatIsMissing(adapter, target) {
   for (const [name, need] of Object.entries(target.limits)) {
     const has = limits[name];
     if (has === undefined) return `the limit ${name}`;
-    if (name.startsWith("min") ? has > need : has < need) return `${name} ${need} (it has ${has})`;
+    if (name.startsWith("min") ? has > need : has < need) return `${name} ${need}${whatNeeds(target, name)} (it has ${has})`;
   }
   for (const feature of target.features) {
     const found = WGSL_FEATURES.has(feature)

@@ -23,6 +23,7 @@ from ..kernels import OPS, kernel_name
 from ..pipeline import run_phases
 from .code import build_wasm, build_wgsl
 from .programs import ReadProgram, read_program
+from .rows import MAX_BINDING, shard_rows
 
 PREFILL_WIDTH = 32
 WIDTHS = {"target": (1, 2, 4, 8), "draft": (1, 2)}
@@ -42,7 +43,7 @@ class Lowered:
     """Per device target ("cpu", "gpu"): kernels, programs over named places, scratch sizes; and the two modules' bytes.
 
     kernels: dicts with the plan's kernel fields. programs: {name, model, width, dispatches: [{kernel, places, grid}]} where a place
-    is a plan tensor's name or [storage, dtype, shape].
+    is what Place.plain gives.
     """
 
     targets: dict[str, dict[str, Any]]
@@ -77,9 +78,17 @@ def part_programs(part: Part) -> list[ProgramSpec]:
     return programs
 
 
-def lower(parts: tuple[Part, ...]) -> Lowered:
+def plan_steps(spec: ProgramSpec, part: Part, target: str, max_binding: int) -> ReadProgram:
+    """One program through every phase: its kernel calls, on the GPU with matrices over `max_binding` bytes by rows."""
+    planned = run_phases(spec.build(), target)
+    program = read_program(planned, target, part.role, part.weights, spec.results)
+    return shard_rows(program, max_binding) if target == "gpu" else program
+
+
+def lower(parts: tuple[Part, ...], max_binding: int = MAX_BINDING) -> Lowered:
     """Lower every program of every part for both targets; from the cache when these shapes were seen."""
-    path = cached("lowered", [asdict(part) for part in parts], lambda: _archive(_lower(parts)), _is_whole)
+    key = [max_binding, [asdict(part) for part in parts]]
+    path = cached("lowered", key, lambda: _archive(_lower(parts, max_binding)), _is_whole)
     with zipfile.ZipFile(path) as archive:
         return Lowered(json.loads(archive.read("targets.json")), archive.read("wasm"), archive.read("wgsl"))
 
@@ -101,8 +110,8 @@ def _archive(lowered: Lowered) -> bytes:
     return data.getvalue()
 
 
-def _lower(parts: tuple[Part, ...]) -> Lowered:
-    cpu, gpu = _Target("cpu", parts), _Target("gpu", parts)
+def _lower(parts: tuple[Part, ...], max_binding: int) -> Lowered:
+    cpu, gpu = _Target("cpu", parts, max_binding), _Target("gpu", parts, max_binding)
     wasm = build_wasm(cpu.instances)
     kernels = build_wgsl(gpu.instances)
     text, gpu_kernels = b"", []
@@ -131,8 +140,8 @@ def _lower(parts: tuple[Part, ...]) -> Lowered:
 class _Target:
     """Programs of all parts for one device, and the kernel instances they use, in first-use order."""
 
-    def __init__(self, target: str, parts: tuple[Part, ...]):
-        self.target = target
+    def __init__(self, target: str, parts: tuple[Part, ...], max_binding: int):
+        self.target, self.max_binding = target, max_binding
         self.instances: dict[str, tuple[str, dict[str, int | str]]] = {}
         self.programs: list[tuple[str, str, int, ReadProgram]] = []
         for part in parts:
@@ -143,8 +152,7 @@ class _Target:
 
     def add_part(self, part: Part) -> None:
         for program in part_programs(part):
-            planned = run_phases(program.build(), self.target)
-            read = read_program(planned, self.target, part.role, part.weights, program.results)
+            read = plan_steps(program, part, self.target, self.max_binding)
             self.programs.append((program.name, part.role, program.width, read))
 
     def kernel(self, name: str) -> dict[str, Any]:
@@ -175,9 +183,7 @@ class _Target:
             dispatches = []
             for step in program.steps:
                 kernel = index[kernel_name(step.op, step.params)]
-                places = [
-                    place.name or [place.storage, place.dtype, list(place.shape)] for place in step.places
-                ]
+                places = [place.plain() for place in step.places]
                 dispatches.append({"kernel": kernel, "places": places, "grid": grids[kernel]})
             programs.append({"name": name, "model": role, "width": width, "dispatches": dispatches})
         return {"kernels": kernels, "programs": programs, "scratch_bytes": scratch}

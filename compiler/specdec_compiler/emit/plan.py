@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from specdec_models import RuntimeConfig
+from specdec_runtime.faults import ContractError
 from specdec_runtime.plan.schema import DTYPE_BYTES, MAX_ROWS
 
 from ..targets import GPU_FEATURES, GUARANTEED_LIMITS, WASM_FEATURES
 from .lowered import PREFILL_WIDTH, WIDTHS, Lowered, Part
+from .rows import num_bytes
 from .weights import Arena, StoredTensor
 
 
@@ -53,21 +55,13 @@ def _model(role: str, name: str, c: RuntimeConfig) -> dict[str, Any]:
     }
 
 
-def _nbytes(dtype: str, shape: tuple[int, ...] | list[int]) -> int:
-    size = DTYPE_BYTES[dtype]
-    for length in shape:
-        size *= length
-    return size
-
-
 class _Assembler:
     """Buffers and tensors of one target; tensors get an index on first use."""
 
     def __init__(self, target: str, module: str, lowered: Lowered, parts, arenas: list[Arena], stored):
         self.target, self.module, self.lowered = target, module, lowered.targets[target]
-        self.buffers: list[dict[str, Any]] = [
-            {"name": a.name, "bytes": a.bytes, "lifetime": "weight", "files": a.files} for a in arenas
-        ]
+        self.buffers: list[dict[str, Any]] = []
+        self.arenas = [self.arena(arena) for arena in arenas]
         self.tensors: list[dict[str, Any]] = []
         self.index: dict[str, int] = {}
         self.stored = {tensor.name: tensor for tensor in stored}
@@ -111,6 +105,40 @@ class _Assembler:
         self.buffers.append({"name": name, "bytes": -(-size // 16) * 16, "lifetime": lifetime, "files": []})
         return len(self.buffers) - 1
 
+    def arena(self, arena: Arena) -> list[tuple[int, int]]:
+        """(buffer, first byte in the arena) of each buffer of an arena: one, but one a shard of rows where the GPU binds it by rows."""
+        buffers, at = [], 0
+        for piece in (self.target == "gpu" and arena.shards) or [arena]:
+            files = piece.all_files()
+            self.buffers.append(
+                {"name": piece.name, "bytes": piece.bytes, "lifetime": "weight", "files": files}
+            )
+            buffers.append((len(self.buffers) - 1, at))
+            at += piece.bytes
+        return buffers
+
+    def weight(self, name: str, tensor: StoredTensor, first: int, shape) -> int:
+        """The tensor of a stored weight from its element `first` on."""
+        at = tensor.offset + first * DTYPE_BYTES[tensor.dtype]
+        buffer, start = next(each for each in reversed(self.arenas[tensor.arena]) if each[1] <= at)
+        if at - start + num_bytes(tensor.dtype, shape) > self.buffers[buffer]["bytes"]:
+            action = "cut it by the same rows in emit/weights.py and emit/rows.py"
+            raise ContractError(f"{name} is bound across buffers", "emit/plan.py", action)
+        return self.tensor(name, buffer, at - start, tensor.dtype, shape)
+
+    def window(self, place: dict[str, Any]) -> int:
+        """The tensor index of a shard's part of another tensor."""
+        of, first, shape = place["of"], place["first"], place["shape"]
+        whole = of if isinstance(of, str) else scratch_name(of)
+        name = f"{whole}@{first}:{'x'.join(map(str, shape))}"
+        if name in self.index:
+            return self.index[name]
+        if of in self.stored:
+            return self.weight(name, self.stored[of], first, shape)
+        tensor = self.tensors[self.place(of)]
+        offset = tensor["offset"] + first * DTYPE_BYTES[tensor["dtype"]]
+        return self.tensor(name, tensor["buffer"], offset, tensor["dtype"], shape)
+
     def tensor(self, name: str, buffer: int, offset: int, dtype: str, shape) -> int:
         self.tensors.append(
             {"name": name, "buffer": buffer, "offset": offset, "dtype": dtype, "shape": list(shape)}
@@ -118,11 +146,13 @@ class _Assembler:
         self.index[name] = len(self.tensors) - 1
         return self.index[name]
 
-    def place(self, place: str | list) -> int:
+    def place(self, place: str | list | dict) -> int:
         """The tensor index of a place of lowered.py."""
+        if isinstance(place, dict):
+            return self.window(place)
         if not isinstance(place, str):
             storage, dtype, shape = place
-            name = f"scratch.{storage}:{dtype}:{'x'.join(map(str, shape))}"
+            name = scratch_name(place)
             if name not in self.index:
                 self.tensor(name, self.scratch[storage], 0, dtype, shape)
             return self.index[name]
@@ -130,19 +160,25 @@ class _Assembler:
             return self.index[place]
         if place in self.stored:
             t = self.stored[place]
-            return self.tensor(place, t.arena, t.offset, t.dtype, t.shape)
+            return self.weight(place, t, 0, t.shape)
         lifetime, dtype, shape = self.state[place]
-        buffer = self.buffer(place, _nbytes(dtype, shape), lifetime)
+        buffer = self.buffer(place, num_bytes(dtype, shape), lifetime)
         return self.tensor(place, buffer, 0, dtype, shape)
 
     def limits(self) -> dict[str, int]:
         """What a device must offer: the guaranteed limits, raised where this plan's buffers or bindings are larger."""
         limits = dict(GUARANTEED_LIMITS)
         largest = max(b["bytes"] for b in self.buffers)
-        binding = max(_nbytes(t["dtype"], t["shape"]) for t in self.tensors)
+        binding = max(num_bytes(t["dtype"], t["shape"]) for t in self.tensors)
         limits["maxBufferSize"] = max(limits["maxBufferSize"], largest)
         limits["maxStorageBufferBindingSize"] = max(limits["maxStorageBufferBindingSize"], binding)
         return limits
+
+
+def scratch_name(place: list) -> str:
+    """The name of a window of a scratch storage."""
+    storage, dtype, shape = place
+    return f"scratch.{storage}:{dtype}:{'x'.join(map(str, shape))}"
 
 
 def state_tensors(part: Part, target: str) -> dict[str, tuple[str, str, tuple[int, ...]]]:

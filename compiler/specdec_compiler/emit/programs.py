@@ -20,12 +20,22 @@ from ..passes.calls import PREFIX, parse_params, tensor_type
 
 @dataclass(frozen=True)
 class Place:
-    """Where a kernel argument lives: `name` of a plan tensor, or storage number `storage` (then `name` is empty)."""
+    """Where a kernel argument lives: `name` of a plan tensor, or storage number `storage` (then `name` is empty). Of a shard of rows
+    (rows.py): the `window` of it that begins at element `first`."""
 
     name: str
     storage: int
     shape: tuple[int, ...]
     dtype: str
+    first: int = 0
+    window: tuple[int, ...] | None = None
+
+    def plain(self) -> str | list | dict:
+        """As data: the plan tensor's name, or [storage, dtype, shape]; or the window of one of these."""
+        whole = self.name or [self.storage, self.dtype, list(self.shape)]
+        if self.window is None:
+            return whole
+        return {"of": whole, "first": self.first, "shape": list(self.window)}
 
 
 @dataclass(frozen=True)

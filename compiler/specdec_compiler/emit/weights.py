@@ -1,7 +1,8 @@
 """Weights into arenas and shards: read one tensor at a time, packed for the device, written as files of at most 32 MiB.
 
-An arena is one device buffer (at most 128 MiB unless a single tensor is larger); its shards are consecutive slices of it. Tensor
-offsets are multiples of 256, WebGPU's binding alignment. Nothing is kept in memory but the tensor at hand.
+An arena is one device buffer (at most 128 MiB unless a single tensor is larger); its files are consecutive slices of it. Tensor
+offsets are multiples of 256, WebGPU's binding alignment. Nothing is kept in memory but the tensor at hand. An embedding or head too
+large for one binding of the GPU has arenas to itself, which are there a buffer a shard of rows; no file has bytes of two shards.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from specdec_runtime.faults import ArtifactError
 
 from ..quantize import QuantWeight, pack_q4, pack_q8
 from ..sources.spec import ModelSpec
+from .rows import MAX_BINDING, num_bytes, shard_bytes
 
 SHARD_BYTES = 32 << 20
 ARENA_BYTES = 128 << 20
@@ -25,11 +27,17 @@ VOCAB_PAD = 32  # rows the embedding and head are padded to
 
 @dataclass
 class Arena:
-    """One weight buffer being filled."""
+    """One weight buffer being filled. `shards`: the buffers that the GPU has in its place, where it binds the arena's tensor by rows;
+    then the files are theirs."""
 
     name: str
     bytes: int = 0
     files: list[str] = field(default_factory=list)
+    shards: list[Arena] = field(default_factory=list)
+
+    def all_files(self) -> list[str]:
+        """The files that make its bytes."""
+        return [*self.files, *(path for shard in self.shards for path in shard.files)]
 
 
 @dataclass(frozen=True)
@@ -43,41 +51,65 @@ class StoredTensor:
     shape: tuple[int, ...]
 
 
-class ShardWriter:
-    """Writes tensors in the order given; `shards` maps each file to (bytes, sha256) when done."""
+class Layout:
+    """Which arena each tensor goes to, in the order given."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self) -> None:
         self.arenas: list[Arena] = []
         self.tensors: list[StoredTensor] = []
+
+    def place(self, name: str, dtype: str, shape: tuple[int, ...], cuts: list[int]) -> list[Arena]:
+        """Put a tensor at the end of an arena; a cut one (rows.shard_bytes) has its own. Returns the arena, or its shards."""
+        size = num_bytes(dtype, shape)
+        last = self.arenas[-1] if self.arenas else None
+        if last is None or last.shards or cuts or last.bytes + size > ARENA_BYTES:
+            last = Arena(f"weights.{len(self.arenas)}")
+            self.arenas.append(last)
+        self.tensors.append(StoredTensor(name, len(self.arenas) - 1, last.bytes, dtype, shape))
+        last.bytes += -(-size // ALIGN) * ALIGN
+        last.shards = [Arena(f"{last.name}.{i}", each) for i, each in enumerate(cuts)]
+        if cuts:
+            last.shards[-1].bytes += last.bytes - size
+        return last.shards or [last]
+
+
+class ShardWriter(Layout):
+    """Writes tensors in the order given; `shards` maps each file to (bytes, sha256) when done."""
+
+    def __init__(self, folder: Path, max_binding: int = MAX_BINDING):
+        super().__init__()
+        self.folder, self.max_binding = folder, max_binding
         self.shards: dict[str, tuple[int, str]] = {}
         self.pending = bytearray()
+        self.filled = Arena("")  # whose bytes are pending
         (folder / "weights").mkdir()
 
-    def add(self, name: str, array: np.ndarray) -> None:
-        """Append one tensor (little-endian, C order)."""
+    def add(self, name: str, array: np.ndarray, cuts: list[int] | None = None) -> None:
+        """Append one tensor (little-endian, C order); `cuts`: the bytes of its shards of rows."""
         array = np.ascontiguousarray(array)
-        if not self.arenas or self.arenas[-1].bytes + array.nbytes > ARENA_BYTES:
-            self._close_arena()
-            self.arenas.append(Arena(f"weights.{len(self.arenas)}"))
-        arena = self.arenas[-1]
-        self.tensors.append(
-            StoredTensor(name, len(self.arenas) - 1, arena.bytes, str(array.dtype), array.shape)
-        )
-        self._write(array.reshape(-1).view(np.uint8).data)
-        self._write(bytes(-arena.bytes % ALIGN))
+        buffers = self.place(name, str(array.dtype), array.shape, cuts or [])
+        data = array.reshape(-1).view(np.uint8).data
+        for buffer in buffers:
+            if buffer is not self.filled:
+                self._flush()
+                self.filled = buffer
+            size = buffer.bytes if cuts else len(data)
+            self._write(data[:size])
+            data = data[size:]
+        self._write(bytes(-array.nbytes % ALIGN))
 
-    def add_matrix(self, name: str, weight: QuantWeight, pad_to: int) -> None:
-        """Pack and append the parts of one matrix."""
-        for part, array in packed_matrix(weight, pad_to).items():
-            self.add(f"{name}.{part}", array)
+    def add_matrix(self, name: str, weight: QuantWeight, vocab: bool) -> None:
+        """Pack and append the parts of one matrix. `vocab`: its rows are ids, and the GPU binds it by rows where it is too large."""
+        parts = packed_matrix(weight, VOCAB_PAD if vocab else 4)
+        for part, array in parts.items():
+            cuts = shard_bytes(parts["w"].shape, array.shape, self.max_binding) if vocab else []
+            self.add(f"{name}.{part}", array, cuts)
 
     def close(self) -> None:
         """Write what is left."""
-        self._close_arena()
+        self._flush()
 
     def _write(self, data: bytes | memoryview) -> None:
-        self.arenas[-1].bytes += len(data)
         while len(data):
             room = SHARD_BYTES - len(self.pending)
             self.pending += data[:room]
@@ -86,15 +118,13 @@ class ShardWriter:
                 self._flush()
 
     def _flush(self) -> None:
+        if not self.pending:
+            return
         path = f"weights/{len(self.shards):04}.bin"
         (self.folder / path).write_bytes(self.pending)
         self.shards[path] = (len(self.pending), hashlib.sha256(self.pending).hexdigest())
-        self.arenas[-1].files.append(path)
+        self.filled.files.append(path)
         self.pending = bytearray()
-
-    def _close_arena(self) -> None:
-        if self.pending:
-            self._flush()
 
 
 class NullWriter:
@@ -103,7 +133,7 @@ class NullWriter:
     def add(self, name: str, array: np.ndarray) -> None:
         """Drop it."""
 
-    def add_matrix(self, name: str, weight: QuantWeight, pad_to: int) -> None:
+    def add_matrix(self, name: str, weight: QuantWeight, vocab: bool) -> None:
         """Drop it."""
 
 
@@ -147,9 +177,9 @@ def write_model(
     """Pack and write every tensor of a model under "<prefix>."; returns the format of each stored matrix by name."""
     formats: dict[str, str] = {}
 
-    def put(name: str, weight: QuantWeight, pad_to: int = 4) -> None:
+    def put(name: str, weight: QuantWeight, vocab: bool = False) -> None:
         formats[name] = weight.format
-        writer.add_matrix(f"{prefix}.{name}", weight, pad_to)
+        writer.add_matrix(f"{prefix}.{name}", weight, vocab)
 
     def matrix(name: str) -> QuantWeight:
         weight = spec.tensor(name)
@@ -171,7 +201,7 @@ def write_model(
                 put(layer + part, weight)
 
     writer.add(f"{prefix}.rope", rope_table(spec.config.rope_theta, context, spec.config.head_dim))
-    put("embed", matrix("embed"), VOCAB_PAD)
+    put("embed", matrix("embed"), vocab=True)
     for i in range(spec.config.num_layers):
         layer = f"layers.{i}."
         norm(layer + "attn_norm")
@@ -182,7 +212,7 @@ def write_model(
         put(layer + "down", matrix(layer + "down"))
     norm("norm")
     if not spec.config.tied_embedding:
-        put("head", matrix("head"), VOCAB_PAD)
+        put("head", matrix("head"), vocab=True)
     return formats
 
 

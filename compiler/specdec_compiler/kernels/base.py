@@ -71,3 +71,8 @@ ARGS = 4  # start, num_rows, feedback, first row of out
 def weight_chunks(fmt: str) -> int:
     """16-byte vectors of one group of 4 rows."""
     return 4 if fmt == "q4" else 8
+
+
+def weight_rows(p: Params) -> int:
+    """Rows of the weights that a kernel is given: all n, or the `rows` of a shard (emit/rows.py)."""
+    return int(p.get("rows", p["n"]))

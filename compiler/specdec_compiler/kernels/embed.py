@@ -1,10 +1,16 @@
-"""Embedding lookup from the packed table (quantize.py layout), and concat of projections whose formats differ. Row-invariant."""
+"""Embedding lookup from the packed table (quantize.py layout), and concat of projections whose formats differ. Row-invariant.
+
+Params `first_row` and `rows`, on the GPU: the table at hand is that part of all n rows, and ids outside it are left to the other parts
+(emit/rows.py).
+"""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, GROUP, Form, Op, Params, by_row
+from .base import ARGS, GROUP, Form, Op, Params, by_row, weight_rows
 from .ir import cpu_func, prim_func, store, threads, when
 
 ORDER8 = ((0, 4, 1, 5), (2, 6, 3, 7))  # byte -> k inside eight, for even and odd words of the 8-bit layout
@@ -43,8 +49,8 @@ def _token(args, tokens, row, vocab: int):
 
 
 def _params(p: Params, device: str):
-    m, hidden, vocab, fmt = int(p["m"]), int(p["k"]), int(p["n"]), str(p["fmt"])
-    blocks = (vocab + 3) // 4 * (hidden // GROUP)
+    m, hidden, rows, fmt = int(p["m"]), int(p["k"]), weight_rows(p), str(p["fmt"])
+    blocks = (rows + 3) // 4 * (hidden // GROUP)
     # the head pads its rows to `padded`; both ops read one tensor, so the size is a lower bound here
     words = blocks * (32 if fmt == "q4" else 64)
     table = ("w", words, "int16") if device == "cpu" else ("w", words // 2, "uint32")
@@ -90,17 +96,22 @@ def _cpu(name: str, p: Params):
 
 def _gpu(name: str, p: Params):
     m, hidden, vocab, fmt = int(p["m"]), int(p["k"]), int(p["n"]), str(p["fmt"])
-    groups = hidden // GROUP
+    groups, rows = hidden // GROUP, weight_rows(p)
 
     def body(args, tokens, w, ws, x):
         with threads(-(-hidden // 64), m, 1, 64) as (bx, row, _, tx):
             k = T.bind(bx * 64 + tx)
             with when(T.And(row < args[1], k < hidden)):
                 token = T.bind(_token(args, tokens, row, vocab))
-                nb, g = T.bind(T.shift_right(token, 2)), T.bind(T.shift_right(k, 5))
-                row4 = T.bind(T.bitwise_and(token, 3))
-                code = _code_gpu(fmt, w, _vector_at(nb, g, groups), row4, T.bitwise_and(k, 31))
-                store(x, row * hidden + k, _value(fmt, code, ws, nb, g, groups, row4))
+                inside = nullcontext()
+                if "first_row" in p:
+                    token = T.bind(token - int(p["first_row"]))
+                    inside = when(T.And(token >= 0, token < rows))
+                with inside:
+                    nb, g = T.bind(T.shift_right(token, 2)), T.bind(T.shift_right(k, 5))
+                    row4 = T.bind(T.bitwise_and(token, 3))
+                    code = _code_gpu(fmt, w, _vector_at(nb, g, groups), row4, T.bitwise_and(k, 31))
+                    store(x, row * hidden + k, _value(fmt, code, ws, nb, g, groups, row4))
 
     return prim_func(name, _params(p, "gpu"), body)
 

@@ -4,6 +4,8 @@ after it (linear_add_quantize), SiLU and product (gate_up_quantize), rotary and 
 A workgroup makes a tile of weight rows: `blocks` blocks of 4 rows, each by `lanes` threads along K. Lanes take groups of K in turn; one
 thread an output adds the lanes' partial sums in lane order. Lanes, and so a row's order of sums, follow from K alone, never from M. A
 group is two integer dots, one for each half and its activation scale, then the minimum times the group's sum.
+
+Param `rows`: the weights at hand are that many rows of the matrix of n, and out begins at the first's column of all n (emit/rows.py).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from contextlib import nullcontext
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, GROUP, Form, Op, Params, ceil_div, weight_chunks
+from .base import ARGS, GROUP, Form, Op, Params, ceil_div, weight_chunks, weight_rows
 from .ir import barrier, f32, fma, local, prim_func, shared, store, threads, when
 from .quantize import ORDER, VECTORS, WORDS, WordQuantizer, codes_gpu, first_of_word, silu_mul
 from .rope import APPENDED, Appender, append_params
@@ -50,7 +52,7 @@ class _Tile:
     """One workgroup's tile while it is computed."""
 
     def __init__(self, p: Params, blocks: int, most_lanes: int):
-        self.m, self.n, self.k, self.fmt = int(p["m"]), int(p["n"]), int(p["k"]), str(p["fmt"])
+        self.m, self.n, self.k, self.fmt = int(p["m"]), weight_rows(p), int(p["k"]), str(p["fmt"])
         self.eps = float(p["eps"]) if "eps" in p else None
         self.groups, self.blocks, self.rows = self.k // GROUP, blocks, min(self.m, GPU_ROWS)
         self.lanes = _lanes(self.k, most_lanes)
@@ -207,7 +209,7 @@ LINEAR_BLOCKS = 4  # blocks of a tile that ends in f32
 
 def _gpu(name: str, p: Params):
     tile = _Tile(p, LINEAR_BLOCKS, LANES)
-    m, n = tile.m, tile.n
+    m, n, columns = tile.m, tile.n, int(p["n"])
     tiles = ceil_div(n // 4, LINEAR_BLOCKS)
     grid_x = min(tiles, 32768)
 
@@ -218,11 +220,11 @@ def _gpu(name: str, p: Params):
 
             def output(row, column, value, _):
                 with when(first * 4 + column < n):
-                    store(out, T.bind((row0 + row) * n + first * 4 + column), value)
+                    store(out, T.bind((row0 + row) * columns + first * 4 + column), value)
 
             tile.run(args, x, w, ws, tx, row0, lambda b: first + b, output)
 
-    return prim_func(name, [*tile.inputs(), ("out", m * n, "float32")], body)
+    return prim_func(name, [*tile.inputs(), ("out", (m - 1) * columns + n, "float32")], body)
 
 
 def _add_quantize_gpu(name: str, p: Params):

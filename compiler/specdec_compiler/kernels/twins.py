@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from .base import GROUP, OUT_ROWS, Params
+from .base import GROUP, OUT_ROWS, Params, weight_rows
 from .quantize import GROUP_WORDS
 
 Arrays = Mapping[str, np.ndarray]
@@ -135,12 +135,18 @@ def page_index(p: Params, a: Arrays, position: int, head: int) -> tuple[np.ndarr
 
 
 def embed(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    """Of a shard of rows: ids outside it leave x as it was."""
     n, k = _ints(p, "n", "k")
-    codes = weight_codes(a["w"], n, k, str(p["fmt"]))
-    scale, minimum = group_parameters(a["ws"], n, k, str(p["fmt"]))
+    first, rows = int(p.get("first_row", 0)), weight_rows(p)
+    codes = weight_codes(a["w"], rows, k, str(p["fmt"]))
+    scale, minimum = group_parameters(a["ws"], rows, k, str(p["fmt"]))
     table = codes * scale.repeat(GROUP, 1) + minimum.repeat(GROUP, 1)
-    tokens = [int(a["tokens"][int(a["args"][0]) + row]) for row in _rows(a)]
-    return {"x": table[np.clip(tokens, 0, n - 1)]}
+    x = a["x"].reshape(-1, k).astype(np.float64)[: len(_rows(a))]
+    for row in _rows(a):
+        at = min(max(int(a["tokens"][int(a["args"][0]) + row]), 0), n - 1) - first
+        if 0 <= at < rows:
+            x[row] = table[at]
+    return {"x": x}
 
 
 def _quantized(values: np.ndarray, levels: int, squared: np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -213,6 +219,14 @@ def linear(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
             out[row] /= np.sqrt(
                 a["squares"].astype(np.float64).reshape(-1, k // GROUP)[row].sum() / k + float(p["eps"])
             )
+    return {"out": out}
+
+
+def linear_rows(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    """A shard's columns of out; the others stay."""
+    found = linear({**p, "n": p["rows"]}, a, levels)["out"]
+    out = a["out"].reshape(-1, int(p["n"])).astype(np.float64)[: len(found)]
+    out[:, : found.shape[1]] = found
     return {"out": out}
 
 
@@ -326,10 +340,12 @@ def score(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
 
 TWINS: dict[str, Twin] = {
     "embed": embed,
+    "embed_rows": embed,
     "norm_quantize": norm_quantize,
     "scale_quantize": scale_quantize,
     "linear": linear,
     "normed_linear": linear,
+    "linear_rows": linear_rows,
     "linear_add": linear_add,
     "linear_add_quantize": linear_add_quantize,
     "gate_up_quantize": gate_up_quantize,
