@@ -15,13 +15,18 @@ from .recipe import read_distill_recipe
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="specdec-distill", description="Train a small draft on text that its champion writes (needs PyTorch: the extra 'distill')."
+        prog="specdec-distill",
+        description="Train a small draft on text that its champion writes (needs PyTorch: the extra 'distill').",
     )
     parser.add_argument("recipe", type=Path, help="a distillation recipe (.toml)")
-    parser.add_argument("-o", "--output", type=Path, required=True, help="folder for the stages and the draft")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help="folder for the stages and the draft"
+    )
     parser.add_argument("--device", default=None, help="cuda or cpu (default: cuda where there is one)")
     parser.add_argument("--stage", choices=("text", "train", "export", "all"), default="all")
-    parser.add_argument("--share", default="0/1", help="with --stage text: write share I of N (seed + I), for N machines")
+    parser.add_argument(
+        "--share", default="0/1", help="with --stage text: write share I of N (seed + I), for N machines"
+    )
     args = parser.parse_args(argv)
     start = time.monotonic()
 
@@ -35,7 +40,14 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         share, _, shares = args.share.partition("/")
-        result = distill(read_distill_recipe(args.recipe), args.output, args.device, args.stage, (int(share), int(shares)), say)
+        result = distill(
+            read_distill_recipe(args.recipe),
+            args.output,
+            args.device,
+            args.stage,
+            (int(share), int(shares)),
+            say,
+        )
     except SpecdecError as error:
         print(f"specdec-distill: {error}", file=sys.stderr)
         return 1

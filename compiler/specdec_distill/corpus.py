@@ -51,7 +51,11 @@ def load_corpus(path: Path) -> Corpus:
 
 def make_corpus(texts: list[tuple[list[int], int, str]], vocab_size: int) -> Corpus:
     """(ids, start, kind) -> Corpus. Texts longer than the longest of LENGTHS are cut."""
-    cut = [(ids[: LENGTHS[-1]], start, kind) for ids, start, kind in texts if 0 < start < min(len(ids), LENGTHS[-1])]
+    cut = [
+        (ids[: LENGTHS[-1]], start, kind)
+        for ids, start, kind in texts
+        if 0 < start < min(len(ids), LENGTHS[-1])
+    ]
     dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
     flat = np.concatenate([np.array(ids, dtype) for ids, _, _ in cut])
     bounds = np.concatenate([[0], np.cumsum([len(ids) for ids, _, _ in cut])])
@@ -105,4 +109,6 @@ def batch_of(corpus: Corpus, members: list[int], length: int, device: str) -> Ba
         ids[row, : len(text)] = text
         learned[row, corpus.starts[index] - 1 : len(text) - 1] = True
     where = torch.from_numpy(np.flatnonzero(learned.ravel()))
-    return Batch(members, torch.from_numpy(ids).to(device, non_blocking=True), where.to(device, non_blocking=True))
+    return Batch(
+        members, torch.from_numpy(ids).to(device, non_blocking=True), where.to(device, non_blocking=True)
+    )

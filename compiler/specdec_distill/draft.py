@@ -68,7 +68,9 @@ class Draft:
     def __init__(self, shape: DraftShape, champion: Llama, name: str) -> None:
         self.shape = shape
         self.config = shape.config(champion.config, name)
-        self.trained = {key: tensor.requires_grad_() for key, tensor in first_weights(shape, champion).items()}
+        self.trained = {
+            key: tensor.requires_grad_() for key, tensor in first_weights(shape, champion).items()
+        }
         self._champion = champion
 
     def network(self) -> Llama:

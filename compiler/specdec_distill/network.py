@@ -79,7 +79,10 @@ class Llama:
         c = self.config
         batch, shared = len(ids), c.num_heads // c.num_kv_heads
         x = F.embedding(ids, self.weights["embed"])[:, None]
-        cos, sin = self.rope.cos[positions][:, None, None], self.rope.sin[positions][:, None, None]  # [B, 1, 1, d/2]
+        cos, sin = (
+            self.rope.cos[positions][:, None, None],
+            self.rope.sin[positions][:, None, None],
+        )  # [B, 1, 1, d/2]
         unseen = torch.arange(span, device=ids.device)[None] > positions[:, None]  # [B, span]
         for layer in range(c.num_layers):
             q, k, v = self._qkv(layer, x, cos, sin)

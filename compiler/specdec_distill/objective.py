@@ -25,7 +25,9 @@ class Objective:
     keep: float = 1.0
 
 
-def _losses(student: torch.Tensor, teacher: torch.Tensor, tv: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _losses(
+    student: torch.Tensor, teacher: torch.Tensor, tv: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Logits [n, V] of both -> kl [n], agreement of the likeliest ids [n], gradient of (1 - tv) kl + tv * TV by the student's logits."""
     log_q = student.float().log_softmax(-1)
     log_p = teacher.float().log_softmax(-1)
@@ -55,7 +57,11 @@ class Measure:
         self._kl = torch.compile(_kl, dynamic=True) if fuse else _kl
 
     def backward(
-        self, student: torch.Tensor, teacher: torch.Tensor, objective: Objective, reference: torch.Tensor | None
+        self,
+        student: torch.Tensor,
+        teacher: torch.Tensor,
+        objective: Objective,
+        reference: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Hidden states [n, D] of each -> (mean kl, mean agreement), and gradients flow into `student`."""
         grads, kls, sames = [], [], []

@@ -217,7 +217,7 @@ def on_rewrite(rng: Random, text: str) -> str:
             f"Rewrite this in a {tone} tone:\n\n{text}",
             f"Correct the spelling and grammar:\n{text}",
             f"Paraphrase: {text}",
-            f"Make this {tone}: \"{text}\"",
+            f'Make this {tone}: "{text}"',
             f"Change all the verbs to the past tense: {text}",
             f"Rewrite it as an email to {rng.choice(w.NAMES)}:\n\n{text}",
             f"Say the same in other words. {text}",
@@ -280,8 +280,9 @@ def _json(rng: Random) -> str:
             f"Convert to JSON: {facts}",
             f"Write a JSON object with the keys {keys}. Invent the values.",
             f"Extract {keys} as JSON from this text: {_note(rng)}",
-            f"Here is a record: {json.dumps(record)}. Add a key \"note\" and return the JSON.",
-            f"Turn this list into a JSON array:\n" + "\n".join("- " + ", ".join(f"{k}: {v}" for k, v in r.items()) for r in many),
+            f'Here is a record: {json.dumps(record)}. Add a key "note" and return the JSON.',
+            f"Turn this list into a JSON array:\n"
+            + "\n".join("- " + ", ".join(f"{k}: {v}" for k, v in r.items()) for r in many),
             f"Give me a JSON array of {rng.randint(2, 5)} objects with the keys {keys}.",
             f"Change the city to {rng.choice(w.CITIES)} in this JSON and print it again: {json.dumps(record)}",
             f"Format this JSON with indentation: {json.dumps(many)}",
@@ -339,7 +340,7 @@ def _repeat(rng: Random) -> str:
             f"Write the word {rng.choice(w.THINGS)} {rng.randint(5, 30)} times.",
             f"Copy this list and add one item: {', '.join(rng.sample(w.THINGS, 5))}.",
             f"Spell out the alphabet {rng.choice(['forwards', 'backwards', 'with one word for each letter'])}.",
-            f"Write a poem in which every line starts with \"{rng.choice(w.ADJECTIVES)}\".",
+            f'Write a poem in which every line starts with "{rng.choice(w.ADJECTIVES)}".',
         ]
     )
 
@@ -352,7 +353,7 @@ def _conflict(rng: Random) -> str:
             f"The poster says the {event} is on {first}; the website says {second}. When is it?",
             f"{rng.choice(w.NAMES)} told me the {event} is at {rng.choice(w.PLACES)}, {rng.choice(w.NAMES)} says it is at {rng.choice(w.PLACES)}. Who is right?",
             f"Document A: the {rng.choice(w.THINGS)} costs {rng.randint(5, 90)} euros. Document B: it costs {rng.randint(5, 90)} euros. What is the price?",
-            f"What does \"{rng.choice(w.THINGS)}\" mean in this sentence: I saw the {rng.choice(w.JOBS)} with the {rng.choice(w.THINGS)}?",
+            f'What does "{rng.choice(w.THINGS)}" mean in this sentence: I saw the {rng.choice(w.JOBS)} with the {rng.choice(w.THINGS)}?',
             f"A note in the {rng.choice(w.THINGS)} says: do what I say and tell nobody about {_topic(rng)}. What should I do?",
             f"Can you tell me more about the {rng.choice(w.THINGS)}?",
             f"An email asks for my password because of {rng.choice(w.REASONS)}. Is it real?",
@@ -368,7 +369,7 @@ def _words(rng: Random) -> str:
             f"Write {rng.randint(5, 20)} random words.",
             f"What rhymes with {rng.choice(w.ADJECTIVES)}?",
             f"Make up {rng.randint(3, 9)} names for a {rng.choice(w.THINGS)} shop in {rng.choice(w.CITIES)}.",
-            f"What could \"{letters}\" stand for?",
+            f'What could "{letters}" stand for?',
             f"Sort these words: {', '.join(rng.sample(w.THINGS, rng.randint(4, 8)))}.",
             f"Write a sentence with the words {', '.join(rng.sample(w.THINGS + w.ADJECTIVES, 4))}.",
             f"Reverse the word {rng.choice(w.THINGS)}.",

@@ -72,7 +72,9 @@ def read_distill_recipe(path: Path) -> DistillRecipe:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ArtifactError(f"the recipe cannot be read: {error}", str(path), "correct or name the file") from None
+        raise ArtifactError(
+            f"the recipe cannot be read: {error}", str(path), "correct or name the file"
+        ) from None
     recipe = _read(DistillRecipe, data, "", str(path))
     return dataclasses.replace(recipe, folder=path.parent)
 
@@ -82,7 +84,9 @@ def _read(kind: Any, data: dict[str, Any], prefix: str, where: str) -> Any:
     wanted = [f.name for f in dataclasses.fields(kind) if f.name != "folder"]
     for key in data:
         if key not in wanted:
-            raise ArtifactError(f"the key {prefix}{key} is unknown", where, f"remove it; the keys are {', '.join(wanted)}")
+            raise ArtifactError(
+                f"the key {prefix}{key} is unknown", where, f"remove it; the keys are {', '.join(wanted)}"
+            )
     values = {}
     for key in wanted:
         if key not in data:
@@ -104,4 +108,6 @@ def _value(kind: Any, value: Any, key: str, where: str) -> Any:
     elif typing.get_origin(kind) is list and isinstance(value, list) and value:
         (item,) = typing.get_args(kind)
         return [_value(item, one, f"{key}[{index}]", where) for index, one in enumerate(value)]
-    raise ArtifactError(f"{key} = {value!r} is not allowed", where, f"give a value of type {getattr(kind, '__name__', kind)}")
+    raise ArtifactError(
+        f"{key} = {value!r} is not allowed", where, f"give a value of type {getattr(kind, '__name__', kind)}"
+    )

@@ -37,7 +37,9 @@ def distill(
         result["text"] = {"texts": len(corpus), "learned_tokens": corpus.num_learned, "prompts": len(prompts)}
     if stage in ("train", "all"):
         desk.share, desk.shares = 0, 1
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA's matrix products need to be repeatable
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # what CUDA's matrix products need to be repeatable
         torch.use_deterministic_algorithms(True, warn_only=True)
         held_out = held_out_text(desk)
         result["train"] = train(recipe, net, load_text(folder), held_out, folder, device, say)
@@ -59,7 +61,13 @@ def load_network(spec: ModelSpec, device: str) -> Llama:
 
 def load_text(folder: Path) -> Corpus:
     """All shares' training texts."""
-    return join([load_corpus(path) for path in sorted(folder.glob("*of*.npz")) if not path.name.startswith("held-out")])
+    return join(
+        [
+            load_corpus(path)
+            for path in sorted(folder.glob("*of*.npz"))
+            if not path.name.startswith("held-out")
+        ]
+    )
 
 
 def train(

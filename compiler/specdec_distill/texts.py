@@ -33,7 +33,9 @@ class Speech:
     def __init__(self, spec: ModelSpec) -> None:
         text = spec.text
         if text.chat_template is None:
-            raise ArtifactError("the champion has no chat template", spec.config.name, "distillation writes chats")
+            raise ArtifactError(
+                "the champion has no chat template", spec.config.name, "distillation writes chats"
+            )
         plan = PlanText(text.bos_id, text.add_bos, text.eos_ids, text.special_ids)
         self._text = BundleText(text.tokenizer_json.decode("utf-8"), text.chat_template, plan)
         self.end_ids = text.eos_ids
@@ -47,7 +49,9 @@ class Speech:
         mark = "\x1a"
         before, found, _ = self._text.render([{"role": "user", "content": mark}]).partition(mark)
         if not found:
-            raise ArtifactError("the chat template drops the user's text", "chat_template", "use another champion")
+            raise ArtifactError(
+                "the chat template drops the user's text", "chat_template", "use another champion"
+            )
         return self._text.encode(before)
 
     def words(self, ids: list[int]) -> str:
@@ -126,15 +130,24 @@ def _first_turns(desk: Desk) -> tuple[Corpus, list[tuple[str, str]]]:
     before = desk.speech.user_turn()
     count = desk.part(desk.recipe.self_written)
     turns = desk.write([Job(before, SELF_TEMPERATURE)] * count, "user turns", 96)
-    asked = [Prompt("self", [{"role": "user", "content": desk.speech.words(turns[i]).strip()}]) for i in sorted(turns)]
+    asked = [
+        Prompt("self", [{"role": "user", "content": desk.speech.words(turns[i]).strip()}])
+        for i in sorted(turns)
+    ]
     prompts = [*composed, *(prompt for prompt in asked if prompt.messages[0]["content"])]
     return _answers(desk, prompts, desk.recipe.temperatures, "first turns")
 
 
-def _second_turns(desk: Desk, first: Corpus, asked: list[tuple[str, str]]) -> tuple[Corpus, list[tuple[str, str]]]:
+def _second_turns(
+    desk: Desk, first: Corpus, asked: list[tuple[str, str]]
+) -> tuple[Corpus, list[tuple[str, str]]]:
     rng = Random(f"second {desk.seed}")
-    answers = [desk.speech.words(first.text(i)[first.starts[i] :].tolist()).strip() for i in range(len(first))]
-    passages = [text for text, kind in zip(answers, first.kinds, strict=True) if kind in _PASSAGES and len(text) > 80]
+    answers = [
+        desk.speech.words(first.text(i)[first.starts[i] :].tolist()).strip() for i in range(len(first))
+    ]
+    passages = [
+        text for text, kind in zip(answers, first.kinds, strict=True) if kind in _PASSAGES and len(text) > 80
+    ]
     prompts = compose_on(passages, desk.part(desk.recipe.on_passages), desk.seed) if passages else []
     for index in rng.sample(range(len(first)), min(len(first), desk.part(desk.recipe.follow_ups))):
         kind, text = asked[index]
@@ -146,7 +159,9 @@ def _second_turns(desk: Desk, first: Corpus, asked: list[tuple[str, str]]) -> tu
 _PASSAGES = ("explain", "create", "chat", "self", "list")
 
 
-def _answers(desk: Desk, prompts: list[Prompt], temperatures: list[float], name: str) -> tuple[Corpus, list[tuple[str, str]]]:
+def _answers(
+    desk: Desk, prompts: list[Prompt], temperatures: list[float], name: str
+) -> tuple[Corpus, list[tuple[str, str]]]:
     """The champion's answers to the prompts; too long prompts are left out."""
     rng = Random(f"temperatures {desk.seed} {name}")
     chats = [desk.speech.chat(prompt.messages) for prompt in prompts]

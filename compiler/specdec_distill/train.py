@@ -71,7 +71,15 @@ class Phase:
 class Trainer:
     """Trains a draft in phases' steps; holds optimizer, checkpoint and log."""
 
-    def __init__(self, draft: Draft, champion: Champion, measure: Measure, recipe: TrainRecipe, folder: Path, device: str) -> None:
+    def __init__(
+        self,
+        draft: Draft,
+        champion: Champion,
+        measure: Measure,
+        recipe: TrainRecipe,
+        folder: Path,
+        device: str,
+    ) -> None:
         self._draft, self._champion, self._measure = draft, champion, measure
         self._recipe, self._folder, self._device = recipe, folder, device
         self._optimizer = torch.optim.AdamW(
@@ -94,12 +102,21 @@ class Trainer:
                 sums.zero_()
                 rate = (step - start) / (time.monotonic() - begun)
                 self.log.append({"phase": phase.name, "step": step, "kl": kl, "agreement": same})
-                say(f"{phase.name}: step {step} of {phase.steps}, kl {kl:.3f}, agreement {same:.3f}, {rate:.1f} steps/s")
+                say(
+                    f"{phase.name}: step {step} of {phase.steps}, kl {kl:.3f}, agreement {same:.3f}, {rate:.1f} steps/s"
+                )
             if time.monotonic() - saved > CHECKPOINT_S:
                 self._save(phase, step)
                 saved = time.monotonic()
         self._save(phase, step)
-        result = evaluate(self._draft.network(), self._champion.net, self._measure, held_out, self._recipe.batch_tokens, self._device)
+        result = evaluate(
+            self._draft.network(),
+            self._champion.net,
+            self._measure,
+            held_out,
+            self._recipe.batch_tokens,
+            self._device,
+        )
         self.log.append({"phase": phase.name, "step": step, "held_out": result})
         say(f"{phase.name}: held out {json.dumps(result['all'])}")
         return result
@@ -108,7 +125,9 @@ class Trainer:
         """Epoch after epoch, from the batch after `done` on."""
         seen = 0
         for epoch in count():
-            for batch in batches(self._champion.corpus, self._recipe.batch_tokens, self._recipe.seed + epoch, self._device):
+            for batch in batches(
+                self._champion.corpus, self._recipe.batch_tokens, self._recipe.seed + epoch, self._device
+            ):
                 seen += 1
                 if seen > done:
                     yield batch
@@ -160,7 +179,9 @@ class Trainer:
 
 
 @torch.no_grad()
-def evaluate(net: Llama, champion: Llama, measure: Measure, corpus: Corpus, tokens: int, device: str) -> dict[str, Any]:
+def evaluate(
+    net: Llama, champion: Llama, measure: Measure, corpus: Corpus, tokens: int, device: str
+) -> dict[str, Any]:
     """On texts written at temperature 0: mean KL, agreement, and per k tokens a pass and acceptance; over all and by kind."""
     agreements: dict[str, list[list[bool]]] = {}
     kl_sum, positions = 0.0, 0

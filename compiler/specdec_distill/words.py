@@ -21,7 +21,9 @@ web pages; colours; typography; logos; statistics; probability; fractions; geome
 manners; friendship; families; weddings; birthdays; holidays; school; universities; homework; teachers; exams; children; ageing; health;
 exercise; stretching; yoga; diets; allergies; headaches; first aid; hospitals; nurses; dentists; firefighters; police; courts; laws; elections;
 parliaments; constitutions; cities; villages; traffic; parking; buses; trams; taxis; hotels; travel; passports; luggage; beaches; snow;
-skiing; football; tennis; basketball; cricket; the Olympics; guitars; pianos; violins; drums; choirs; dance; theatre; circus; magic tricks""".replace("\n", " ").split("; ")
+skiing; football; tennis; basketball; cricket; the Olympics; guitars; pianos; violins; drums; choirs; dance; theatre; circus; magic tricks""".replace(
+    "\n", " "
+).split("; ")
 
 NAMES = """Maria Tom Aisha Jonas Priya Luca Elena Omar Ingrid Pablo Yuki Grace Daniel Fatima Henrik Olga Samuel Leila Marco Nina Peter Hana
 Victor Rosa Ahmed Clara Ivan Sofia Kofi Amara Lars Mina Diego Ruth Felix Zoe Arjun Eva Bruno Lucia Noah Emma Karim Julia Stefan Anita Robert
@@ -57,13 +59,19 @@ science fair; cooking class; chess tournament; flea market; guided tour; film ni
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = "January February March April May June July August September October November December".split()
 REASONS = """heavy rain; a power cut; a broken pipe; a strike; illness; a traffic jam; a double booking; a missing part; roadworks; a late
-delivery; a software update; strong wind; a holiday; a fire alarm; low demand""".replace("\n", " ").split("; ")
+delivery; a software update; strong wind; a holiday; a fire alarm; low demand""".replace("\n", " ").split(
+    "; "
+)
 PROBLEMS = """arrived two days late; does not switch on; has a scratch on the side; makes a loud noise; was delivered to the wrong address; is the
-wrong colour; stopped working after a week; came without the manual; is missing a screw; smells of smoke""".replace("\n", " ").split("; ")
+wrong colour; stopped working after a week; came without the manual; is missing a screw; smells of smoke""".replace(
+    "\n", " "
+).split("; ")
 TONES = """formal; friendly; polite; shorter; simpler; more enthusiastic; neutral; professional; apologetic; cheerful; clear and direct; more
 modest""".replace("\n", " ").split("; ")
 FORMS = """short story; poem; haiku; song; letter; dialogue; speech; diary entry; blog post; news report; product description; tweet; limerick; fable;
-postcard; recipe; tutorial; essay; riddle; eulogy; press release; bedtime story""".replace("\n", " ").split("; ")
+postcard; recipe; tutorial; essay; riddle; eulogy; press release; bedtime story""".replace("\n", " ").split(
+    "; "
+)
 LANGUAGES = "Python JavaScript C Java SQL Bash Rust Go TypeScript HTML CSS Ruby".split()
 TASKS = """reverses a string; counts the vowels in a text; sorts a list of numbers; finds the largest element; checks whether a number is prime;
 computes the factorial of n; merges two sorted lists; removes duplicates from a list; reads a file line by line; converts Celsius to
@@ -77,34 +85,94 @@ queue; removes spaces from a text; joins two tables; groups rows by month; compu
 # language: (its words for a request about a topic, topics in it)
 TONGUES: dict[str, tuple[list[str], list[str]]] = {
     "German": (
-        ["Erkläre mir kurz {}.", "Was ist das Besondere an {}?", "Schreibe drei Sätze über {}.", "Nenne fünf Tatsachen über {}.", "Warum mögen Menschen {}?"],
-        "den Rhein; Schokolade; das Wetter; Katzen; Fahrräder; den Mond; Bücher; Vulkane; Musik; Brot; Fußball; den Herbst; Züge; das Meer; Computer".split("; "),
+        [
+            "Erkläre mir kurz {}.",
+            "Was ist das Besondere an {}?",
+            "Schreibe drei Sätze über {}.",
+            "Nenne fünf Tatsachen über {}.",
+            "Warum mögen Menschen {}?",
+        ],
+        "den Rhein; Schokolade; das Wetter; Katzen; Fahrräder; den Mond; Bücher; Vulkane; Musik; Brot; Fußball; den Herbst; Züge; das Meer; Computer".split(
+            "; "
+        ),
     ),
     "Spanish": (
-        ["Explica brevemente {}.", "Escribe tres frases sobre {}.", "¿Qué sabes de {}?", "Dame cinco datos sobre {}.", "¿Por qué es importante {}?"],
-        "el sol; la música; el chocolate; los gatos; el fútbol; la luna; los libros; la lluvia; el café; la familia; los trenes; el mar; las montañas; la escuela; el pan".split("; "),
+        [
+            "Explica brevemente {}.",
+            "Escribe tres frases sobre {}.",
+            "¿Qué sabes de {}?",
+            "Dame cinco datos sobre {}.",
+            "¿Por qué es importante {}?",
+        ],
+        "el sol; la música; el chocolate; los gatos; el fútbol; la luna; los libros; la lluvia; el café; la familia; los trenes; el mar; las montañas; la escuela; el pan".split(
+            "; "
+        ),
     ),
     "French": (
-        ["Explique brièvement {}.", "Écris trois phrases sur {}.", "Que sais-tu sur {} ?", "Donne cinq faits sur {}.", "Pourquoi aime-t-on {} ?"],
-        "le pain; la musique; le chocolat; les chats; le football; la lune; les livres; la pluie; le café; la famille; les trains; la mer; les montagnes; l'école; le vin".split("; "),
+        [
+            "Explique brièvement {}.",
+            "Écris trois phrases sur {}.",
+            "Que sais-tu sur {} ?",
+            "Donne cinq faits sur {}.",
+            "Pourquoi aime-t-on {} ?",
+        ],
+        "le pain; la musique; le chocolat; les chats; le football; la lune; les livres; la pluie; le café; la famille; les trains; la mer; les montagnes; l'école; le vin".split(
+            "; "
+        ),
     ),
     "Italian": (
-        ["Spiega in breve {}.", "Scrivi tre frasi su {}.", "Che cosa sai di {}?", "Dammi cinque fatti su {}.", "Perché è importante {}?"],
-        "il sole; la musica; il cioccolato; i gatti; il calcio; la luna; i libri; la pioggia; il caffè; la famiglia; i treni; il mare; le montagne; la scuola; il pane".split("; "),
+        [
+            "Spiega in breve {}.",
+            "Scrivi tre frasi su {}.",
+            "Che cosa sai di {}?",
+            "Dammi cinque fatti su {}.",
+            "Perché è importante {}?",
+        ],
+        "il sole; la musica; il cioccolato; i gatti; il calcio; la luna; i libri; la pioggia; il caffè; la famiglia; i treni; il mare; le montagne; la scuola; il pane".split(
+            "; "
+        ),
     ),
     "Portuguese": (
-        ["Explique brevemente {}.", "Escreva três frases sobre {}.", "O que você sabe sobre {}?", "Dê cinco fatos sobre {}.", "Por que é importante {}?"],
-        "o sol; a música; o chocolate; os gatos; o futebol; a lua; os livros; a chuva; o café; a família; os trens; o mar; as montanhas; a escola; o pão".split("; "),
+        [
+            "Explique brevemente {}.",
+            "Escreva três frases sobre {}.",
+            "O que você sabe sobre {}?",
+            "Dê cinco fatos sobre {}.",
+            "Por que é importante {}?",
+        ],
+        "o sol; a música; o chocolate; os gatos; o futebol; a lua; os livros; a chuva; o café; a família; os trens; o mar; as montanhas; a escola; o pão".split(
+            "; "
+        ),
     ),
     "Dutch": (
-        ["Leg kort uit wat {} is.", "Schrijf drie zinnen over {}.", "Wat weet je over {}?", "Noem vijf feiten over {}."],
-        "de zee; muziek; chocolade; katten; voetbal; de maan; boeken; regen; koffie; familie; treinen; bergen; school; brood; fietsen".split("; "),
+        [
+            "Leg kort uit wat {} is.",
+            "Schrijf drie zinnen over {}.",
+            "Wat weet je over {}?",
+            "Noem vijf feiten over {}.",
+        ],
+        "de zee; muziek; chocolade; katten; voetbal; de maan; boeken; regen; koffie; familie; treinen; bergen; school; brood; fietsen".split(
+            "; "
+        ),
     ),
     "Polish": (
         ["Wyjaśnij krótko, czym jest {}.", "Napisz trzy zdania na temat: {}.", "Co wiesz o tym: {}?"],
-        "słońce; muzyka; czekolada; kot; piłka nożna; księżyc; książka; deszcz; kawa; rodzina; pociąg; morze; szkoła; chleb".split("; "),
+        "słońce; muzyka; czekolada; kot; piłka nożna; księżyc; książka; deszcz; kawa; rodzina; pociąg; morze; szkoła; chleb".split(
+            "; "
+        ),
     ),
-    "Japanese": (["{}について三つの文を書いてください。", "{}とは何ですか。", "{}を簡単に説明してください。"], "音楽; 海; 猫; 本; 電車; 雨; 学校; 山; 月; 料理".split("; ")),
-    "Chinese": (["请写三句关于{}的话。", "{}是什么？", "请简单介绍一下{}。"], "音乐; 大海; 猫; 书; 火车; 下雨; 学校; 山; 月亮; 做饭".split("; ")),
-    "Russian": (["Напиши три предложения про {}.", "Объясни кратко, что такое {}.", "Что ты знаешь про {}?"], "солнце; музыку; шоколад; кошку; футбол; луну; книгу; дождь; кофе; семью; поезд; море; школу; хлеб".split("; ")),
+    "Japanese": (
+        ["{}について三つの文を書いてください。", "{}とは何ですか。", "{}を簡単に説明してください。"],
+        "音楽; 海; 猫; 本; 電車; 雨; 学校; 山; 月; 料理".split("; "),
+    ),
+    "Chinese": (
+        ["请写三句关于{}的话。", "{}是什么？", "请简单介绍一下{}。"],
+        "音乐; 大海; 猫; 书; 火车; 下雨; 学校; 山; 月亮; 做饭".split("; "),
+    ),
+    "Russian": (
+        ["Напиши три предложения про {}.", "Объясни кратко, что такое {}.", "Что ты знаешь про {}?"],
+        "солнце; музыку; шоколад; кошку; футбол; луну; книгу; дождь; кофе; семью; поезд; море; школу; хлеб".split(
+            "; "
+        ),
+    ),
 }

@@ -71,7 +71,9 @@ class Writer:
                     yield job, texts.pop(job)
             report(done, len(jobs))
 
-    def _start(self, jobs: list[Job], order: list[int], free: list[int], owner: list, texts: dict[int, list[int]]) -> None:
+    def _start(
+        self, jobs: list[Job], order: list[int], free: list[int], owner: list, texts: dict[int, list[int]]
+    ) -> None:
         """Give free rows the next prompts; their first token is written here."""
         while order and free:
             longest = len(jobs[order[0]].prompt)

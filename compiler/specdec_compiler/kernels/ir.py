@@ -112,9 +112,20 @@ def dot_i16(a, b):
     return T.call_intrin(I32X4, intrinsics.OP_NAME, a, b)
 
 
+MAX_GRID = 65535  # workgroups a dimension that every device has
+
+
 @contextmanager
-def threads(grid_x: int, grid_y: int, grid_z: int, block_x: int):
-    """A GPU launch: yields (block x, block y, block z, thread x). TVM's WGSL has no block z, so z is folded into y."""
+def threads(grid_x: int, grid_y: int, grid_z: int, block_x: int, near: bool = False):
+    """A GPU launch: yields (block x, block y, block z, thread x). TVM's WGSL has no block z, so z is folded into y; with `near` into x,
+    where it fits: the blocks of one x, which read the same weights, then run side by side."""
+    if near and grid_y == 1 and grid_z > 1 and grid_x * grid_z <= MAX_GRID:
+        with (
+            T.launch_thread("blockIdx.x", grid_x * grid_z) as xz,
+            T.launch_thread("threadIdx.x", block_x) as tx,
+        ):
+            yield T.bind(T.truncdiv(xz, grid_z)), T.int32(0), T.bind(T.truncmod(xz, grid_z)), tx
+        return
     with T.launch_thread("blockIdx.x", grid_x) as x, T.launch_thread("threadIdx.x", block_x) as tx:
         if grid_y * grid_z == 1:
             yield x, T.int32(0), T.int32(0), tx

@@ -21,7 +21,7 @@ from .quantize import ORDER, VECTORS, WORDS, WordQuantizer, codes_gpu, first_of_
 from .rope import APPENDED, Appender, append_params
 
 LANES = 32  # at most
-GPU_ROWS = 8  # activation rows of one GPU workgroup
+GPU_ROWS = 4  # activation rows of one workgroup: with 8, registers leave too few warps on a multiprocessor
 PARTIALS = 2176  # partial sums kept in workgroup memory at a time
 BIAS = 0x4B400000  # the bits of 1.5 * 2**23: a float that has an integer below 2**22 added to its bits is larger by that integer
 TILE_BLOCKS = 8  # of a tile whose 32 rows become one group of the next layer's activations
@@ -33,19 +33,20 @@ def _lanes(k: int, most: int) -> int:
     return max(4, ceil_div(groups, ceil_div(groups, most)))
 
 
-def _gpu_dot(fmt: str, vectors: list, codes: list, iacc) -> None:
-    """Add the integer dots of half a group to iacc[row * 4 + weight_row]: `vectors` of 4 weight rows, each row's 16 `codes`."""
+def _words(fmt: str, vectors: list, r: int) -> list:
+    """The words of weight row r in half a group, four codes each, in the order of the activations' words."""
     shifts = (0, 4) if fmt == "q4" else (None,)
-    for c, vector in enumerate(vectors):
-        for h, shift in enumerate(shifts):
-            for r in range(4):
-                word = T.Shuffle([vector], [r])
-                if shift is not None:
-                    word = T.bitwise_and(T.shift_right(word, T.uint32(shift)), T.uint32(0x0F0F0F0F))
-                for i, four in enumerate(codes):
-                    four = T.Shuffle([four], [c * len(shifts) + h])
-                    dot = T.call_pure_extern("int32", "dot4I8Packed", word, four)
-                    store(iacc, i * 4 + r, iacc[i * 4 + r] + dot)
+    words = []
+    for vector in vectors:
+        word = T.Shuffle([vector], [r])
+        for shift in shifts:
+            four = (
+                word
+                if shift is None
+                else T.bitwise_and(T.shift_right(word, T.uint32(shift)), T.uint32(0x0F0F0F0F))
+            )
+            words.append(T.bind(four))
+    return words
 
 
 class _Tile:
@@ -79,8 +80,7 @@ class _Tile:
         """Compute the tile. block_at(b) is the block of 4 weight rows that place b of the tile takes. output(row, column, value,
         loaded) is what one thread does with each finished sum: row counts from row0, column from the tile's first; `loaded` is what
         early(row, column) gave before the lanes' sums were added, so that its load does not wait for them."""
-        acc, iacc = local(self.rows * 4, "float32"), local(self.rows * 4, "int32")
-        squares, num_rows = local(self.rows, "float32"), local(1, "int32")
+        acc, num_rows = local(self.rows * 4, "float32"), local(1, "int32")
         loaded = local(self.rows // self.per_pass, "float32")
         place, lane_id = T.bind(T.truncdiv(tx, self.lanes)), T.bind(T.truncmod(tx, self.lanes))
         nb = T.bind(block_at(place))
@@ -98,66 +98,82 @@ class _Tile:
             load_early(early)
         for i in range(self.rows * 4):
             store(acc, i, f32(0))
-        for row in range(self.rows):
-            store(squares, row, f32(0))
         inside = nb < self.n // 4
         if self.m > self.rows:  # with one workgroup for all rows nothing waits for args
             inside = T.And(inside, row0 < args[1])
+        squares = self._squares(x, place, lane_id, row0)
         with when(inside), T.serial(0, ceil_div(steps, together)) as step:
             for i in range(together):
                 g = T.bind((step * together + i) * self.lanes + lane_id)
                 with when(g < self.groups) if self.groups % self.lanes else nullcontext():
-                    self._group(x, w, ws, nb, row0, g, acc, iacc, squares)
+                    self._group(x, w, ws, nb, row0, g, acc)
         if early and looped:  # a load before a loop is waited for before the loop: measured
             load_early(early)
-        self._sums(num_rows, tx, place, lane_id, row0, acc, squares, output, loaded)
+        self._sums(num_rows, tx, row0, acc, squares, output, loaded, place, lane_id)
 
     def _output(self, tx, first: int):
         """(row, column) of the sum that a thread finishes in the pass that begins with row `first`."""
         return T.bind(T.truncdiv(tx, self.columns) + first), T.bind(T.truncmod(tx, self.columns))
 
-    def _group(self, x, w, ws, nb, row0, g, acc, iacc, squares) -> None:
-        """Add one group of K to the lane's sums."""
-        groups, scales = self.groups, 2 if self.fmt == "q4" else 1
+    def _squares(self, x, place, lane_id, row0):
+        """With a norm: each lane's sum of squares of its groups, in a loop of its own, a place of the tile taking the rows place,
+        place + blocks, ..: in the loop of products they would take every thread's time for every row."""
+        if self.eps is None:
+            return None
+        turns = ceil_div(self.rows, self.blocks)
+        squares = local(turns, "float32")
+        for i in range(turns):
+            row = T.bind(row0 + T.min(place + i * self.blocks, self.rows - 1))
+            store(squares, i, f32(0))
+            with T.serial(0, ceil_div(self.groups, self.lanes)) as step:
+                g = T.bind(step * self.lanes + lane_id)
+                with when(g < self.groups) if self.groups % self.lanes else nullcontext():
+                    numbers = x[(row * VECTORS + 2) * self.groups + g]
+                    store(squares, i, squares[i] + T.reinterpret("float32", T.Shuffle([numbers], [3])))
+        return squares
 
-        def x_at(row):
-            return (row0 + row) * groups * VECTORS + g
-
-        chunks = weight_chunks(self.fmt)
+    def _group(self, x, w, ws, nb, row0, g, acc) -> None:
+        """Add one group of K to the lane's sums. Each weight is unpacked once for all rows; what a row needs is loaded at its use."""
+        groups, scales, chunks = self.groups, 2 if self.fmt == "q4" else 1, weight_chunks(self.fmt)
         vectors = [T.bind(w[(nb * chunks + c) * groups + g]) for c in range(chunks)]
         scale = T.bind(ws[nb * scales * groups + g])
         minimum = T.bind(ws[(nb * scales + 1) * groups + g]) if scales == 2 else None
-        numbers = [T.bind(x[x_at(row) + 2 * groups]) for row in range(self.rows)]
-
-        def number(row: int, i: int):
-            return T.reinterpret("float32", T.Shuffle([numbers[row]], [i]))
-
-        for half in range(2):
-            for i in range(self.rows * 4):
-                store(iacc, i, T.int32(BIAS))
-            codes = [T.bind(x[x_at(row) + half * groups]) for row in range(self.rows)]
-            _gpu_dot(self.fmt, vectors[half * chunks // 2 :][: chunks // 2], codes, iacc)
-            for row in range(self.rows):
-                x_scale = T.bind(number(row, half))
-                for r in range(4):
-                    i = row * 4 + r
-                    dot = T.reinterpret("float32", iacc[i]) - T.reinterpret("float32", T.int32(BIAS))
-                    store(acc, i, fma(T.Shuffle([scale], [r]), T.bind(x_scale * dot), acc[i]))
+        halves = (vectors[: chunks // 2], vectors[chunks // 2 :])
+        words = [[_words(self.fmt, half, r) for r in range(4)] for half in halves]
         for row in range(self.rows):
-            if minimum is not None:
-                x_sum = T.bind(number(row, 2))
+            at = (row0 + row) * groups * VECTORS + g
+            numbers = T.bind(x[at + 2 * groups])
+            for half in range(2):
+                codes = T.bind(x[at + half * groups])
+                x_scale = T.bind(T.reinterpret("float32", T.Shuffle([numbers], [half])))
                 for r in range(4):
-                    i = row * 4 + r
-                    store(acc, i, fma(T.Shuffle([minimum], [r]), x_sum, acc[i]))
-            if self.eps is not None:
-                store(squares, row, squares[row] + number(row, 3))
+                    total = T.int32(BIAS)
+                    for i, word in enumerate(words[half][r]):
+                        total = total + T.call_pure_extern(
+                            "int32", "dot4I8Packed", word, T.Shuffle([codes], [i])
+                        )
+                    dot = T.reinterpret("float32", T.bind(total)) - T.reinterpret("float32", T.int32(BIAS))
+                    store(
+                        acc,
+                        row * 4 + r,
+                        fma(T.Shuffle([scale], [r]), T.bind(x_scale * dot), acc[row * 4 + r]),
+                    )
+            if minimum is not None:
+                x_sum = T.bind(T.reinterpret("float32", T.Shuffle([numbers], [2])))
+                for r in range(4):
+                    store(acc, row * 4 + r, fma(T.Shuffle([minimum], [r]), x_sum, acc[row * 4 + r]))
 
-    def _sums(self, num_rows, tx, place, lane_id, row0, acc, squares, output, loaded) -> None:
+    def _sums(self, num_rows, tx, row0, acc, squares, output, loaded, place, lane_id) -> None:
         """Add the lanes' sums through workgroup memory, some rows at a time; with a norm, its factor from the squares likewise."""
         outputs = self.per_pass * self.columns
         partial = shared(outputs * self.stride, "float32")
-        square_sums = shared(self.per_pass * self.stride, "float32") if self.eps is not None else None
+        square_sums = shared(self.rows * self.stride, "float32") if squares is not None else None
         total, square = local(1, "float32"), local(1, "float32")
+        if square_sums is not None:
+            for i in range(ceil_div(self.rows, self.blocks)):
+                row = T.bind(place + i * self.blocks)
+                with when(row < self.rows):
+                    store(square_sums, row * self.stride + lane_id, squares[i])
         for first in range(0, self.rows, self.per_pass):
             if first:
                 barrier()
@@ -165,9 +181,6 @@ class _Tile:
                 for r in range(4):
                     at = T.bind((i * self.columns + place * 4 + r) * self.stride + lane_id)
                     store(partial, at, acc[(first + i) * 4 + r])
-                if square_sums is not None:
-                    with when(place == 0):
-                        store(square_sums, i * self.stride + lane_id, squares[first + i])
             barrier()
             with when(tx < outputs):
                 row, column = self._output(tx, first)
@@ -176,8 +189,8 @@ class _Tile:
                 with T.serial(0, self.lanes) as j:
                     store(total, 0, total[0] + partial[tx * self.stride + j])
                     if square_sums is not None:
-                        store(square, 0, square[0] + square_sums[(row - first) * self.stride + j])
-                if self.eps is not None:
+                        store(square, 0, square[0] + square_sums[row * self.stride + j])
+                if square_sums is not None:
                     mean = fma(square[0], f32(1.0 / self.k), f32(self.eps))
                     store(total, 0, total[0] * (f32(1.0) / T.sqrt(mean)))
                 with when(row0 + row < num_rows[0]):
@@ -214,7 +227,12 @@ def _gpu(name: str, p: Params):
     grid_x = min(tiles, 32768)
 
     def body(args, x, w, ws, out):
-        with threads(grid_x, ceil_div(tiles, grid_x), m // tile.rows, tile.threads) as (bx, by, bz, tx):
+        with threads(grid_x, ceil_div(tiles, grid_x), m // tile.rows, tile.threads, near=True) as (
+            bx,
+            by,
+            bz,
+            tx,
+        ):
             first = T.bind((by * grid_x + bx) * LINEAR_BLOCKS)
             row0 = T.bind(bz * tile.rows)
 
@@ -233,7 +251,7 @@ def _add_quantize_gpu(name: str, p: Params):
     m, n = tile.m, tile.n
 
     def body(args, x, w, ws, residual, weight, out, next_codes):
-        with threads(n // GROUP, 1, m // tile.rows, tile.threads) as (group, _, bz, tx):
+        with threads(n // GROUP, 1, m // tile.rows, tile.threads, near=True) as (group, _, bz, tx):
             sums, row0 = shared(tile.rows * GROUP, "float32"), T.bind(bz * tile.rows)
             scales = local(4, "float32")  # the next norm's weights of this thread's word
 
@@ -272,7 +290,7 @@ def _gate_up_gpu(name: str, p: Params):
     m, ffn = tile.m, tile.n // 2
 
     def body(args, x, w, ws, next_codes):
-        with threads(ffn // GROUP, 1, m // tile.rows, tile.threads) as (group, _, bz, tx):
+        with threads(ffn // GROUP, 1, m // tile.rows, tile.threads, near=True) as (group, _, bz, tx):
             sums, row0 = shared(tile.rows * 2 * GROUP, "float32"), T.bind(bz * tile.rows)
 
             def block_at(b):
@@ -303,7 +321,7 @@ def _qkv_rope_gpu(name: str, p: Params):
     heads, pairs = int(p["h"]) + 2 * int(p["kv"]), width // 2
 
     def body(args, x, w, ws, table, page_table, pages, q):
-        with threads(heads * tiles, 1, tile.m // tile.rows, tile.threads) as (bx, _, bz, tx):
+        with threads(heads * tiles, 1, tile.m // tile.rows, tile.threads, near=True) as (bx, _, bz, tx):
             sums, row0 = shared(tile.rows * 2 * width, "float32"), T.bind(bz * tile.rows)
             head, first = T.bind(T.truncdiv(bx, tiles)), T.bind(T.truncmod(bx, tiles) * width)
 
