@@ -105,3 +105,14 @@ def test_the_files():
     assert min(counts.values()) >= 12
     table = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert all(f"| `{stratum}` |" in table for stratum in STRATA)
+
+
+@pytest.mark.model
+def test_prompts_fit_the_default_model(smollm2_bundle):
+    from specdec_runtime.bundle import open_bundle
+    from specdec_tools.strata_matrix import prompt_ids
+
+    bundle = open_bundle(smollm2_bundle)
+    for prompt in prompt_ids(bundle, read_strata(), 1024):  # refuses what does not fit with its answer
+        least, most = (1000, 1400) if prompt["stratum"] == "long_context" else (20, 349)
+        assert least <= len(prompt["prompt_ids"]) <= most, prompt["id"]
