@@ -100,10 +100,10 @@ function checkEqual(prompt, name, ids, plain, expected) {
   throw new ContractError(`${prompt}: "${name}" differs from "${plain}" at position ${place} of the answer`, "strata", "This is a bug in specdec: please report it");
 }
 
-/** One line to the runner, where one listens. @param {string} text */
-function tell(text) {
+/** One line to the runner, where one listens: before the next run begins, so that none is disturbed. @param {string} text */
+async function tell(text) {
   log(text);
-  void fetch("/log", { method: "POST", body: text }).catch(() => {});
+  await fetch("/log", { method: "POST", body: text, signal: AbortSignal.timeout(2000) }).catch(() => {});
 }
 
 /** @param {Client} client @param {Config} config @param {Prompt[]} turns @param {number} tokens @param {number} seconds @param {Record<string, any>} outcome */
@@ -122,7 +122,7 @@ async function measureAll(client, config, turns, tokens, seconds, outcome) {
     for (const { name } of others) checkEqual(prompt.id, name, /** @type {Run} */ (runs.get(name)).ids, plain.name, expected);
     for (const { record } of runs.values()) outcome.runs.push({ turn, ...record });
     watched.done = turn + 1;
-    tell(`turn ${turn + 1} of ${turns.length}, ${prompt.id}: ${expected.length} ids, ${Math.round((performance.now() - began) / 1000)} s`);
+    await tell(`turn ${turn + 1} of ${turns.length}, ${prompt.id}: ${expected.length} ids, ${Math.round((performance.now() - began) / 1000)} s`);
   }
   outcome.partial = false;
 }
