@@ -17,7 +17,7 @@ from specdec_runtime.faults import RequestError, error_from_json
 
 from . import strata_predict
 from .browser import ADAPTERS, BrowserOptions
-from .peers.cli import _count, _counts, _names
+from .peers.cli import count, counts, names
 from .strata import FOLDER, MOST_TOKENS, chosen_strata, read_strata
 from .strata_matrix import chosen_drafters, make_configs, page_config, read_configs
 from .strata_native import run_native
@@ -37,26 +37,26 @@ def add_command(commands: Any) -> None:
     )
     strata.add_argument("--backend", choices=("wasm", "webgpu", "native"), default="wasm")
     strata.add_argument("--adapter", choices=ADAPTERS, default="gpu", help="of webgpu")
-    strata.add_argument("--threads", type=_count, help="of wasm; left out: the machine's, up to 4")
-    strata.add_argument("--drafters", type=_names, help="comma-separated (default: all of the bundle's)")
+    strata.add_argument("--threads", type=count, help="of wasm; left out: the machine's, up to 4")
+    strata.add_argument("--drafters", type=names, help="comma-separated (default: all of the bundle's)")
     strata.add_argument(
-        "--k", type=_counts, default=[4], metavar="N", help="most drafts a round; 2,4 runs both"
+        "--k", type=counts, default=[4], metavar="N", help="most drafts a round; 2,4 runs both"
     )
-    strata.add_argument("--rounds", type=_counts, default=[], metavar="R", help="speculative rounds a submit")
+    strata.add_argument("--rounds", type=counts, default=[], metavar="R", help="speculative rounds a submit")
     strata.add_argument(
-        "--schedule", type=_names, default=[], metavar="NAME", help="fixed,break_even runs both"
+        "--schedule", type=names, default=[], metavar="NAME", help="fixed,break_even runs both"
     )
-    strata.add_argument("--plain-steps", type=_counts, help="plain runs (default: 1, on webgpu 1 and 4)")
+    strata.add_argument("--plain-steps", type=counts, help="plain runs (default: 1, on webgpu 1 and 4)")
     strata.add_argument(
         "--configs", type=Path, metavar="FILE", help="a JSON list of options, in place of the above"
     )
-    strata.add_argument("--strata", type=_names, help="comma-separated (default: all)")
+    strata.add_argument("--strata", type=names, help="comma-separated (default: all)")
     strata.add_argument("--folder", type=Path, default=FOLDER, help="prompts of your own, in the same format")
     strata.add_argument(
-        "--pairs", type=_count, default=12, help="turns a stratum: each is a prompt, plain and not"
+        "--pairs", type=count, default=12, help="turns a stratum: each is a prompt, plain and not"
     )
     strata.add_argument(
-        "--max-tokens", type=_count, default=MOST_TOKENS, help="most of an answer, if fewer than the file's"
+        "--max-tokens", type=count, default=MOST_TOKENS, help="most of an answer, if fewer than the file's"
     )
     strata.add_argument("--timeout", type=float, default=3600.0)
     strata.add_argument(
@@ -65,7 +65,7 @@ def add_command(commands: Any) -> None:
     strata.add_argument(
         "--pack", type=Path, metavar="DIR", help="pack for a machine elsewhere into this new folder"
     )
-    strata.add_argument("--part-mb", type=_count, default=41, help="the most MB of a packed part")
+    strata.add_argument("--part-mb", type=count, default=41, help="the most MB of a packed part")
     strata.add_argument(
         "--json", dest="json_file", type=Path, metavar="FILE", help="write raw runs and figures"
     )

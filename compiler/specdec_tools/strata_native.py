@@ -108,6 +108,7 @@ def run_native(
             "device": native.backend.info,
             "load_ms": native.load_ms,
             "memory": memory_plan(bundle, "cpu"),
+            "costs": None,
             "prompts": [
                 {"id": p["id"], "stratum": p["stratum"], "prompt_tokens": len(p["prompt_ids"])}
                 for p in config["prompts"]

@@ -156,6 +156,21 @@ def speculative(raw: dict[str, Any]) -> list[dict[str, Any]]:
     return [config for config in raw["configs"] if not is_plain(config)]
 
 
+def _unheard(options: dict[str, Any], said: dict[str, Any]) -> list[str]:
+    """Options that the runtime does not say it followed: the configuration's name promises too much then."""
+    found = []
+    for key, asked in options.items():
+        if key == "k" or asked == "auto":
+            continue
+        got = said.get(key)
+        got = got.get("name") if isinstance(got, dict) else got
+        if got is None:
+            found.append(f"the runtime did not say that it knows {key}")
+        elif got != asked:
+            found.append(f"asked for {key} {asked}, the runtime says {got}")
+    return found
+
+
 def _notes(raw: dict[str, Any]) -> list[str]:
     """What a reader must know before the figures."""
     notes = []
@@ -164,9 +179,7 @@ def _notes(raw: dict[str, Any]) -> list[str]:
         notes.append(f"partial: {why}")
     done = {run["config"]: run["speculation"] for run in raw["runs"]}
     for config in speculative(raw):
-        unheard = [key for key in config["options"] if key not in ("k", *done[config["name"]])]
-        if unheard:
-            notes.append(f"{config['name']}: the runtime did not say that it knows {', '.join(unheard)}")
+        notes += [f"{config['name']}: {what}" for what in _unheard(config["options"], done[config["name"]])]
     fallbacks: Counter = Counter()
     for run in raw["runs"]:
         fallbacks.update({f"{run['config']}: {why}": n for why, n in run["speculation"]["fallbacks"].items()})

@@ -23,6 +23,7 @@ from specdec_tools.strata import HEADLINE, STRATA, read_strata
 from specdec_tools.strata_matrix import PLAIN, config_of, make_configs, page_config, read_configs
 from specdec_tools.strata_native import ordered, run_native, turns_of
 from specdec_tools.strata_page import run_page
+from specdec_tools.strata_report import COUNTS
 
 CONFIGS = make_configs([1, 4], ["ngram", "chain"], [3], [], [])
 WORDS = ("one two one two one two", "the sea the sea the sea")
@@ -60,8 +61,12 @@ def config(bundle, folder):
 
 
 def counted(raw: dict) -> list[dict]:
-    """All of the runs but their times."""
-    return [{k: v for k, v in run.items() if not k.endswith("_ms")} for run in raw["runs"]]
+    """All of the runs but their times, and of what the runtime says of them the counts."""
+    found = []
+    for run in raw["runs"]:
+        counts = {name: run["speculation"][name] for name in (*COUNTS, "fallbacks")}
+        found.append({k: v for k, v in run.items() if not k.endswith("_ms")} | {"speculation": counts})
+    return found
 
 
 @pytest.mark.browser

@@ -137,6 +137,11 @@ def test_a_partial_report_has_no_verdict_and_unknown_options_are_noted():
     raw = made_up()
     notes = summary(raw)["notes"]
     assert notes == ["model k2 break_even: the runtime did not say that it knows schedule"]
+    for run in raw["runs"]:
+        run["speculation"]["schedule"] = {"name": "fixed" if run["turn"] else "break_even"}
+    assert summary(raw)["notes"] == [
+        "model k2 break_even: asked for schedule break_even, the runtime says fixed"
+    ]
     raw |= {"partial": True, "error": {"message": "cable cut"}}
     made = summary(raw)
     assert {row["verdict"] for row in made["rows"]} == {"keep measuring"} and made["notes"][

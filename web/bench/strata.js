@@ -148,6 +148,7 @@ async function run(query) {
     device: loaded.device,
     load_ms: loaded.load_ms,
     memory: loaded.memory,
+    costs: loaded.costs ?? null, // of this device's passes, where the runtime measures them
     prompts: prompts.map(({ id, stratum, prompt_ids }) => ({ id, stratum, prompt_tokens: prompt_ids.length })),
     runs: /** @type {object[]} */ ([]),
     partial: true,
