@@ -22,8 +22,8 @@ from .strata import FOLDER, MOST_TOKENS, chosen_strata, read_strata
 from .strata_matrix import chosen_drafters, make_configs, page_config, read_configs
 from .strata_native import run_native
 from .strata_page import pack_page, run_page
-from .strata_report import charts, check_report, summary
-from .strata_tables import table
+from .strata_report import check_report, summary
+from .strata_tables import charts, table
 
 
 def add_command(commands: Any) -> None:

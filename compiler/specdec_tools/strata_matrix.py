@@ -123,6 +123,7 @@ def page_config(
         "bundle": "../bundle/",
         "load": load,
         "pairs": pairs,
+        "max_tokens": tokens,
         "prompts": prompt_ids(bundle, prompts, tokens),
         "configs": configs,
     }

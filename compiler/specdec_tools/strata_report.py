@@ -1,4 +1,4 @@
-"""The report of an evaluation: from the raw runs of strata_matrix.py or web/bench/strata.js to figures, tables and pictures.
+"""The report of an evaluation: from the raw runs of strata_matrix.py or web/bench/strata.js to figures.
 
 Knows no backend. A run's decoding is what follows its prefill: tokens / (total - prefill), by the clock of the page. A turn's speed-up
 compares with the fastest plain run of the same turn; a prompt's is the median over its turns; a stratum's figures are over
@@ -16,7 +16,6 @@ from typing import Any
 
 from specdec_runtime.faults import RequestError
 
-from .plot import Bar, Chart
 from .strata import HEADLINE, STRATA
 from .strata_matrix import is_plain
 from .strata_stats import median_of, verdict
@@ -233,26 +232,6 @@ def summary(raw: dict[str, Any]) -> dict[str, Any]:
             rows.append(_row(raw, group, ids, config["name"], inside))
     rows.sort(key=lambda row: list(groups).index(row["group"]))
     return {"partial": raw["partial"], "notes": _notes(raw), "rows": rows, "oracle": _oracle(raw, groups)}
-
-
-def charts(raw: dict[str, Any]) -> list[Chart]:
-    """Speed-ups with their intervals, a panel a configuration; and acceptance by position."""
-    made = summary(raw)["rows"]
-    found = []
-    for config in speculative(raw):
-        rows = [row for row in made if row["config"] == config["name"]]
-        bars = []
-        for row in rows:
-            low, high = row["speedup"]["interval"] or (None, None)
-            bars.append(Bar(row["group"], row["speedup"]["median"], low, high, config["name"]))
-        found.append(Chart(f"{config['name']}: speed-up over the fastest plain run", "times", bars))
-    positions = []
-    for row in made:
-        if row["group"] != "all" or not row["positions"]:
-            continue
-        for i, share in enumerate(position_shares(row["positions"])):
-            positions.append(Bar(f"{row['config']}, draft {i + 1}", share, group=row["config"]))
-    return [*found, Chart("accepted of judged, by position in the round, all strata", "share", positions)]
 
 
 def position_shares(positions: dict[str, list[int]]) -> list[float]:

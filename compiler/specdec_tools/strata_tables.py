@@ -1,12 +1,12 @@
-"""An evaluation's report as Markdown. Knows the summary of strata_report.py, computes nothing."""
+"""An evaluation's report as Markdown and as pictures. Knows the summary of strata_report.py, computes nothing."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from . import strata_predict
-from .strata_report import charts as charts  # with table(), what specdec-bench asks of a saved report
-from .strata_report import position_shares, summary
+from .plot import Bar, Chart
+from .strata_report import position_shares, speculative, summary
 from .strata_stats import THRESHOLDS
 
 HEADS = (
@@ -115,3 +115,23 @@ def table(raw: dict[str, Any]) -> str:
     if found := raw.get("prediction"):
         lines += strata_predict.table(found["costs"]["name"], found["rows"])
     return "\n".join(lines)
+
+
+def charts(raw: dict[str, Any]) -> list[Chart]:
+    """Speed-ups with their intervals, a panel a configuration; and acceptance by position."""
+    made = summary(raw)["rows"]
+    found = []
+    for config in speculative(raw):
+        rows = [row for row in made if row["config"] == config["name"]]
+        bars = []
+        for row in rows:
+            low, high = row["speedup"]["interval"] or (None, None)
+            bars.append(Bar(row["group"], row["speedup"]["median"], low, high, config["name"]))
+        found.append(Chart(f"{config['name']}: speed-up over the fastest plain run", "times", bars))
+    positions = []
+    for row in made:
+        if row["group"] != "all" or not row["positions"]:
+            continue
+        for i, share in enumerate(position_shares(row["positions"])):
+            positions.append(Bar(f"{row['config']}, draft {i + 1}", share, group=row["config"]))
+    return [*found, Chart("accepted of judged, by position in the round, all strata", "share", positions)]

@@ -14,9 +14,9 @@ from specdec_tools.bench import main
 from specdec_tools.plot import svg
 from specdec_tools.strata import FOLDER
 from specdec_tools.strata_predict import Costs, predicted, predictions, read_costs
-from specdec_tools.strata_report import charts, summary
+from specdec_tools.strata_report import summary
 from specdec_tools.strata_stats import THRESHOLDS, coverage, interval_rank, median_of, verdict
-from specdec_tools.strata_tables import HEADS, table
+from specdec_tools.strata_tables import HEADS, charts, table
 
 RECORDED = Path(__file__).parents[1] / "fixtures" / "strata_run.json"
 
