@@ -26,6 +26,7 @@ from specdec_runtime.plan import Plan
 from specdec_tools.text import BundleText
 
 OnText = Callable[[str], None]
+OnEmit = Callable[[Emit], None]
 PLAIN_STEPS = 1  # a submit costs nothing here
 # one function a kernel, no fused multiply-adds: the bits that WASM has by its specification
 SELF_TEST = {"verdict": "by specification", "passes": 0, "ms": 0, "mismatches": []}
@@ -77,6 +78,7 @@ class NativeRun:
         request: dict[str, Any],
         on_text: OnText = lambda text: None,
         should_cancel: Callable[[], bool] = lambda: False,
+        on_emit: OnEmit = lambda emit: None,
     ) -> dict[str, Any]:
         prompt_ids = self.prompt_ids(request)
         drafter = make_drafter(request["drafter"], self.plan)
@@ -92,6 +94,7 @@ class NativeRun:
 
         def heard(effect: Effect) -> None:
             if isinstance(effect, Emit):
+                on_emit(effect)
                 show("".join([stream.push(token_id) for token_id in effect.ids]))
 
         with closing(effects):

@@ -16,11 +16,11 @@ from . import cpu, gpu
 LEAST_TOKENS = 16  # a submit of ours gives up to 8 at once
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
-def _counts(text: str) -> list[int]:
+def counts(text: str) -> list[int]:
     """Comma-separated whole numbers of at least 1."""
     try:
         numbers = [int(each) for each in text.split(",")]
@@ -31,15 +31,15 @@ def _counts(text: str) -> list[int]:
     return numbers
 
 
-def _tokens(text: str) -> int:
-    number = _count(text)
+def least_tokens(text: str) -> int:
+    number = count(text)
     if number < LEAST_TOKENS:
         raise argparse.ArgumentTypeError(f"give {LEAST_TOKENS} or more: the first ids are no decoding speed")
     return number
 
 
-def _count(text: str) -> int:
-    (number,) = _counts(text)
+def count(text: str) -> int:
+    (number,) = counts(text)
     return number
 
 
@@ -48,11 +48,11 @@ def add_commands(commands: Any) -> None:
     peers = commands.add_parser("peers", help="our WASM backend beside wllama and llama.cpp, on this CPU")
     peers.add_argument("bundle", type=Path)
     peers.add_argument("--recipe", type=Path, help="the bundle's recipe (default: found in models/recipes)")
-    peers.add_argument("--peers", type=_names, default="wllama,llama.cpp", help="comma-separated")
-    peers.add_argument("--threads", type=_counts, default="1,2", help="comma-separated thread counts")
-    peers.add_argument("--rounds", type=_count, default=5)
-    peers.add_argument("--max-tokens", type=_tokens, default=64)
-    peers.add_argument("--prompt-tokens", type=_count, default=150)
+    peers.add_argument("--peers", type=names, default="wllama,llama.cpp", help="comma-separated")
+    peers.add_argument("--threads", type=counts, default="1,2", help="comma-separated thread counts")
+    peers.add_argument("--rounds", type=count, default=5)
+    peers.add_argument("--max-tokens", type=least_tokens, default=64)
+    peers.add_argument("--prompt-tokens", type=count, default=150)
     peers.add_argument("--json", action="store_true", help="print the report as one JSON object")
     peers.set_defaults(call=_peers, show=cpu.table, charts=cpu.charts)
 
@@ -60,12 +60,12 @@ def add_commands(commands: Any) -> None:
     other.add_argument("bundle", type=Path)
     other.add_argument("--recipe", type=Path, help="the bundle's recipe (default: found in models/recipes)")
     other.add_argument("-o", "--out", type=Path, help="pack for a machine elsewhere into this new folder")
-    other.add_argument("--part-mb", type=_count, default=41, help="the most MB of a packed part")
-    other.add_argument("--dtypes", type=_names, default="q4", help="of the peer's model: q4, q4f16 or both")
+    other.add_argument("--part-mb", type=count, default=41, help="the most MB of a packed part")
+    other.add_argument("--dtypes", type=names, default="q4", help="of the peer's model: q4, q4f16 or both")
     other.add_argument("--adapter", choices=ADAPTERS, default="gpu")
-    other.add_argument("--rounds", type=_count, default=5)
-    other.add_argument("--max-tokens", type=_tokens, default=64)
-    other.add_argument("--prompt-tokens", type=_counts, default="32,256", help="comma-separated lengths")
+    other.add_argument("--rounds", type=count, default=5)
+    other.add_argument("--max-tokens", type=least_tokens, default=64)
+    other.add_argument("--prompt-tokens", type=counts, default="32,256", help="comma-separated lengths")
     other.add_argument("--timeout", type=float, default=1800.0)
     other.add_argument("--json", action="store_true", help="print the report as one JSON object")
     other.set_defaults(call=_peers_gpu, show=_shown, charts=gpu.charts)

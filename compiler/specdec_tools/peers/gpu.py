@@ -95,17 +95,36 @@ def query(dtypes: list[str], rounds: int, tokens: int) -> str:
     return f"sides={sides}&rounds={rounds}&tokens={tokens}"
 
 
-def pack(bundle: Bundle, files: dict[str, Path], lengths: list[int], out: Path, limit: int) -> list[str]:
-    """The site as one compressed tar in parts p1, p2, ... of at most `limit` bytes in `out`; returns their names."""
+def squeeze(site: Path, out: Path, limit: int) -> list[str]:
+    """A folder as one compressed tar in parts p1, p2, ... of at most `limit` bytes in `out`; returns their names."""
+    parts = Parts(out, limit)
+    squeezed = gzip.GzipFile(fileobj=parts, mode="wb", compresslevel=6)  # type: ignore[arg-type]
+    with squeezed, tarfile.open(fileobj=squeezed, mode="w|") as tar:
+        tar.add(site, arcname=".")
+    return parts.names
+
+
+def check_new(out: Path) -> None:
     if out.is_dir() and any(out.iterdir()):
         raise RequestError("the folder is not empty", str(out), "Name a new folder")
-    parts = Parts(out, limit)
+
+
+def pack(bundle: Bundle, files: dict[str, Path], lengths: list[int], out: Path, limit: int) -> list[str]:
+    """The site in parts; returns their names."""
+    check_new(out)
     with tempfile.TemporaryDirectory() as scratch:
         write_site(bundle, files, lengths, Path(scratch) / "site")
-        squeezed = gzip.GzipFile(fileobj=parts, mode="wb", compresslevel=6)  # type: ignore[arg-type]
-        with squeezed, tarfile.open(fileobj=squeezed, mode="w|") as tar:
-            tar.add(Path(scratch) / "site", arcname=".")
-    return parts.names
+        return squeeze(Path(scratch) / "site", out, limit)
+
+
+def packed(names: list[str], out: Path, page: str) -> dict[str, Any]:
+    """What to do with the parts."""
+    sizes = [round((out / name).stat().st_size / MB, 1) for name in names]
+    return {
+        "parts": dict(zip(names, sizes, strict=True)),
+        "unpack": f"cat {' '.join(names)} | tar -xz -C SITE",
+        "open": page,
+    }
 
 
 def pack_gpu(
@@ -120,12 +139,7 @@ def pack_gpu(
     """Pack for a machine elsewhere; says how to unpack, and what to open."""
     bundle = open_bundle(folder)
     names = pack(bundle, peer_files(bundle, recipe, dtypes), lengths, out, part_mb * MB)
-    sizes = [round((out / name).stat().st_size / MB, 1) for name in names]
-    return {
-        "parts": dict(zip(names, sizes, strict=True)),
-        "unpack": f"cat {' '.join(names)} | tar -xz -C SITE",
-        "open": f"/{PAGE}?{asked}",
-    }
+    return packed(names, out, f"/{PAGE}?{asked}")
 
 
 def run_here(

@@ -1,0 +1,129 @@
+"""The evaluation matrix: which configurations, which prompts, as the page and the native run take them.
+
+Does not know how they are run. Invariants: the first configuration is plain, one step a submit; options of a
+configuration are handed on as they are given; prompts fit the bundle's context.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec_runtime.bundle import Bundle
+from specdec_runtime.drafters.registry import drafter_names
+from specdec_runtime.faults import RequestError
+
+from .strata import Prompt
+from .text import BundleText
+
+PLAIN = {"drafter": "off", "k": 0, "plain_steps": 1}
+
+Config = dict[str, Any]  # {"name", "options"}: options of a request
+
+
+def config_of(**options: Any) -> Config:
+    """A configuration, named after its options."""
+    rest = {key: value for key, value in options.items() if key not in ("drafter", "k")}
+    if options["drafter"] == "off":
+        return {"name": f"plain {rest.get('plain_steps', 1)}", "options": options}
+    more = [str(value) if key == "schedule" else f"{key} {value}" for key, value in rest.items()]
+    return {"name": " ".join([options["drafter"], f"k{options['k']}", *more]), "options": options}
+
+
+def is_plain(config: Config) -> bool:
+    """Nothing is drafted."""
+    return config["options"].get("drafter") == "off" or config["options"].get("k") == 0
+
+
+def make_configs(
+    steps: Sequence[int],
+    drafters: Sequence[str],
+    ks: Sequence[int],
+    rounds: Sequence[int],
+    schedules: Sequence[str],
+) -> list[Config]:
+    """Plain ones first; then every drafter with every k, rounds and schedule. An empty list leaves an option to the runtime."""
+    configs = [config_of(**PLAIN | {"plain_steps": count}) for count in dict.fromkeys([1, *steps])]
+    for drafter in drafters:
+        for k in ks:
+            for count in rounds or [None]:
+                for schedule in schedules or [None]:
+                    more = {"rounds": count, "schedule": schedule}
+                    more = {key: value for key, value in more.items() if value is not None}
+                    configs.append(config_of(drafter=drafter, k=k, **more))
+    return check_configs(configs)
+
+
+def read_configs(path: Path) -> list[Config]:
+    """A file of options: [{"drafter": "chain", "k": 4, "rounds": 2}, ...]; the plain step comes before them."""
+    try:
+        listed = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RequestError(f"it cannot be read: {error}", str(path), "Give a JSON list") from None
+    good = isinstance(listed, list) and all(
+        isinstance(o, dict) and {"drafter", "k"} <= set(o) for o in listed
+    )
+    if not good:
+        action = "Give a list of objects with drafter, k and further options of generate()"
+        raise RequestError("it is no list of configurations", str(path), action)
+    rest = [options for options in listed if options != PLAIN]
+    return check_configs([config_of(**PLAIN), *(config_of(**options) for options in rest)])
+
+
+def check_configs(configs: list[Config]) -> list[Config]:
+    names = [config["name"] for config in configs]
+    if len(set(names)) != len(names):
+        raise RequestError(
+            f"a configuration is named twice: {', '.join(names)}", "configurations", "Leave one out"
+        )
+    if all(map(is_plain, configs)):
+        raise RequestError(
+            "there is no speculative configuration", "configurations", "Name a drafter and a k"
+        )
+    return configs
+
+
+def chosen_drafters(bundle: Bundle, names: Sequence[str] | None) -> list[str]:
+    """Those asked for; all of the bundle's, where nobody asked."""
+    known = [name for name in drafter_names(bundle.plan) if name != "off"]
+    if unknown := sorted(set(names or ()) - set(known)):
+        raise RequestError(
+            f"the bundle has no drafter {', '.join(unknown)}", "drafters", f"Of {', '.join(known)}"
+        )
+    return list(dict.fromkeys(names or known))
+
+
+def prompt_ids(bundle: Bundle, prompts: Sequence[Prompt], tokens: int) -> list[dict[str, Any]]:
+    """The prompts as the page and the native run take them, by the bundle's template. Refuses what does not fit its context."""
+    plan = bundle.plan
+    text = BundleText.open(bundle, plan.text, plan.ids.chat_template is not None)
+    room = plan.target_model.max_context
+    found = []
+    for prompt in prompts:
+        ids = text.encode(text.render(list(prompt.messages)))
+        if len(ids) + min(tokens, prompt.max_tokens) > room:
+            action = f"Its context is {room}: take fewer tokens, or leave out {prompt.stratum}"
+            raise RequestError(f"{len(ids)} prompt tokens do not fit this bundle", prompt.id, action)
+        most = min(tokens, prompt.max_tokens)
+        found.append({"id": prompt.id, "stratum": prompt.stratum, "prompt_ids": ids, "max_tokens": most})
+    return found
+
+
+def page_config(
+    bundle: Bundle, prompts: Sequence[Prompt], configs: list[Config], pairs: int, tokens: int, load: dict
+) -> dict[str, Any]:
+    """All that a run needs but the bundle; `told` of it goes into the outcome."""
+    return {
+        "strata_format": 1,
+        "name": bundle.plan.name,
+        "kernels": bundle.plan.ids.kernels,
+        "weights": bundle.plan.ids.weights,
+        "bundle": "../bundle/",
+        "load": load,
+        "pairs": pairs,
+        "max_tokens": tokens,
+        "prompts": prompt_ids(bundle, prompts, tokens),
+        "configs": configs,
+    }
