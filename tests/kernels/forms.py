@@ -24,7 +24,7 @@ KERNELS = {
     ("attend", "gpu"): ("attention_split", "attention_merge"),
     ("choose", "cpu"): ("argmax", "advance"),
     ("choose", "gpu"): ("argmax_split", "argmax_merge"),
-    ("choose_measured", "cpu"): ("argmax", "measure", "advance"),
+    ("choose_measured", "cpu"): ("measure", "argmax", "advance"),
     ("choose_measured", "gpu"): ("measure_split", "measure_merge"),
     ("normed_linear", "gpu"): ("linear",),
 }
