@@ -45,7 +45,8 @@ class RuntimeConfig:
 
 @dataclass(frozen=True)
 class ProgramShape:
-    """One program: its rows, and whether it ends in logits and ids or only fills the KV."""
+    """One program: its rows, whether it ends in logits and ids or only fills the KV, and whether it says how sure each row is."""
 
     width: int
     head: bool
+    measured: bool = False

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 from runs import KS, Native, check_books, random_prompt, vocab_for
 from specdec_compiler.build import build_bundle
 from specdec_compiler.tiny import make_tiny
+from specdec_runtime.decode.effects import Submit
 from specdec_runtime.decode.programs import Programs
 
 MAX_TOKENS = 40
@@ -146,3 +148,27 @@ def test_every_row_program_is_declared_row_invariant(tiny_bundle) -> None:
     for target in plan.targets:
         assert all(kernel.row_invariant for kernel in target.kernels)
         assert {dataclasses.astuple(a) for k in target.kernels for a in k.args}  # args are read back
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_measured_step_is_a_step(tiny_bundle, width: int) -> None:
+    """The same ids, tokens and logits, step after step of one submit; what it says of its rows follows from the logits."""
+    prompt, seen = random_prompt(5, 517)[:width], []
+    last = width + 3 - 1  # row of out that the last of four steps writes
+    for kind in ("step", "measure"):
+        native = Native(tiny_bundle(2, 517))
+        pages = list(range(native.bundle.plan.models[1].num_pages))
+        writes = [("tokens", 0, prompt), ("draft.page_table", 0, pages), ("draft.args", 0, [0, width, 1, 0])]
+        calls = [f"draft.{kind}_{width}", *[f"draft.{kind}_1"] * 3]
+        counts = {"draft.out": 16, "tokens": last + 2, "draft.logits": 517, "draft.stats": 16}
+        reads = [(name, 0, count) for name, count in counts.items()]
+        seen.append(native.backend.submit(Submit("draft", writes, calls, reads)).values)
+    (*step, unmeasured), (*measured, stats) = seen
+    assert measured == step and unmeasured == [0.0] * 16
+    logits = np.array(measured[2])
+    shares = np.exp(logits - logits.max())
+    shares /= shares.sum()
+    by_row = np.array(stats).reshape(8, 2)
+    expected = [np.log(shares.max()), -(shares * np.log(shares)).sum()]
+    assert by_row[last] == pytest.approx(expected, abs=1e-5)
+    assert (by_row[:last, 0] < 0).all() and (by_row[:last, 1] > 0).all() and not by_row[last + 1 :].any()

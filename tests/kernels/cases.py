@@ -199,6 +199,14 @@ NOT_FINITE_LOGITS = {
 }
 
 
+SURE = {  # one id alone, all alike, two ids alone, and logits as far apart as they go
+    "sure": put(17, 1e3),
+    "unsure": put(slice(None), 2.5),
+    "two": put([3, LAST], 300.0),
+    "apart": put(slice(1, None), -3e38),
+}
+
+
 # --- the table ---------------------------------------------------------------------------------------------------------
 
 
@@ -356,6 +364,10 @@ def _logit_rows() -> list[Case]:
         rows.append(Case(f"choose {end}", "choose", params, start, valid))
         rows.append(Case(f"choose {end} fed back", "choose", params, start, valid, feedback))
         rows.append(Case(f"choose {end} fed back later", "choose", params, start, valid, fed_back_later))
+        rows.append(Case(f"measured {end}", "choose_measured", params, start, valid))
+        rows.append(
+            Case(f"measured {end} fed back later", "choose_measured", params, start, valid, fed_back_later)
+        )
         rows.append(Case(f"score {end}", "score", params, start, valid))
     wide = {"m": 8, "n": 301, "padded": 320, "tokens": 600}
     big = wide | {"n": 16301, "padded": 16320}  # the ties of several workgroups
@@ -365,6 +377,11 @@ def _logit_rows() -> list[Case]:
     rows.append(Case("choose far ties", "choose", big, 0, 3, rows_of("logits", **far)))
     rows.append(Case("choose ties", "choose", wide, 0, None, rows_of("logits", **TIES)))
     rows.append(Case("choose not finite", "choose", wide, 0, None, rows_of("logits", **NOT_FINITE_LOGITS)))
+    rows.append(
+        Case("measured not finite", "choose_measured", wide, 0, None, rows_of("logits", **NOT_FINITE_LOGITS))
+    )
+    rows.append(Case("measured sure and unsure", "choose_measured", wide, 0, 4, rows_of("logits", **SURE)))
+    rows.append(Case("measured far", "choose_measured", big, 0, 3, rows_of("logits", **far)))
     ties = {name: edit for name, edit in TIES.items() if name != "far_apart"}
     rows.append(Case("score ties", "score", wide, 0, 7, rows_of("logits", **ties)))
     return rows

@@ -28,6 +28,7 @@ TOLERANCE = {
     "qkv_rope": 1e-5,
     "rope_append": 4e-7,  # two products and a sum
     "attention": 1e-5,  # exp of a score with an error of D roundings
+    "choose_measured": 2e-5,  # the same; a sum of products
     "score": 2e-5,  # WGSL's exp and log: some units in the last place of a sum over the vocabulary
 }
 PAGES_F16 = (
@@ -39,13 +40,16 @@ SCALE = 1e-5  # of a quantization scale: norm's root and sum, silu's exp
 CODE = {127: 0.005, 32767: 0.2}  # how far past a tie, in codes: levels times the error of value / scale
 
 
-def _near(expected: np.ndarray, got: np.ndarray, share: float) -> bool:
-    """Within `share` of the largest finite magnitude of each row; not finite exactly where expected."""
+CHOOSING = ("choose", "choose_measured")  # their ids are compared apart
+
+
+def _near(expected: np.ndarray, got: np.ndarray, share: float, unit: float = 0.0) -> bool:
+    """Within `share` of the largest finite magnitude of each row, or of `unit`; not finite exactly where expected."""
     finite = np.isfinite(expected)
     if not np.array_equal(finite, np.isfinite(got)):
         return False
     expected, got = np.where(finite, expected, 0), np.where(finite, got, 0).astype(np.float64)
-    largest = np.abs(expected).max(axis=-1, keepdims=True)
+    largest = np.maximum(np.abs(expected).max(axis=-1, keepdims=True), unit)
     return bool((np.abs(got - expected) <= share * largest + LEAST).all())
 
 
@@ -117,14 +121,17 @@ def problems(
     if "partial" in got and op == "attend":
         got["out"] = _merged(p, got, len(expected["out"]))
     wrong = _quantized(expected, got, levels) if "xq" in expected else []
-    if op == "choose":
+    if op in CHOOSING:
         wrong += _ids(expected["out"], got["out"], int(p["n"]))
     for name, value in expected.items():
-        if name in ("xq", "xs") or (op, name) == ("choose", "out") or name not in got:
+        if name in ("xq", "xs") or (op in CHOOSING and name == "out") or name not in got:
             continue
         prefix = got[name][: value.size].reshape(value.shape)
         if value.dtype.kind == "i":
             good = np.array_equal(value, prefix)
+        elif name == "stats":  # nats, of rows that are finite
+            fine = np.isfinite(value).all(axis=-1)
+            good = _near(value[fine], prefix[fine], _tolerance(op, name, levels), 1.0)
         else:
             good = _near(value, prefix, _tolerance(op, name, levels))
         if not good:

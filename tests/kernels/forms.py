@@ -1,7 +1,7 @@
 """What the tests call an op, as kernels: most are one kernel; some are two, and other two on the GPU than on the CPU.
 
 attend         the attention of a layer and the quantizing of its result, which the GPU fuses with the merge of its splits
-choose         what follows the logits: argmax, then advance
+choose         what follows the logits: argmax, then advance; choose_measured also says how sure each row is
 normed_linear  a linear that takes a norm's factor, on the GPU
 embed_rows, linear_rows  over some rows of the table or matrix, on the GPU (emit/rows.py)
 Some ops exist on one kind of device only (kinds). Scratch is what the first kernel hands to the second; it comes back too, so that row
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from specdec_compiler.kernels import OPS, Params
 from specdec_compiler.kernels.attention_gpu import num_splits
+from specdec_compiler.kernels.measure import MEASURED
 from specdec_compiler.kernels.select import PARTIAL, num_chunks
 
 Arrays = dict[str, np.ndarray]
@@ -24,11 +25,14 @@ KERNELS = {
     ("attend", "gpu"): ("attention_split", "attention_merge"),
     ("choose", "cpu"): ("argmax", "advance"),
     ("choose", "gpu"): ("argmax_split", "argmax_merge"),
+    ("choose_measured", "cpu"): ("measure", "argmax", "advance"),
+    ("choose_measured", "gpu"): ("measure_split", "measure_merge"),
     ("normed_linear", "gpu"): ("linear",),
     ("embed_rows", "gpu"): ("embed",),
     ("linear_rows", "gpu"): ("linear",),
 }
 _COMPOSED = {op for op, _ in KERNELS}
+WORDS = {"choose": PARTIAL, "choose_measured": MEASURED}  # what a chunk of logits leaves on the GPU
 _RENAMED = {("attend", "quantize", "x"): "out"}  # the second kernel's name of what the first wrote
 
 
@@ -74,7 +78,7 @@ def arguments(op: str, kind: str) -> dict[str, str]:
             access[slot] = access[slot] if read_before else how
     if real(op) == "attend":
         del access["out" if kind == "cpu" else "partial"]
-    if real(op) == "choose" and kind == "gpu":
+    if real(op) in WORDS and kind == "gpu":
         del access["partial"]
     return access
 
@@ -87,6 +91,6 @@ def scratch(op: str, kind: str, p: Params) -> Arrays:
         if kind == "cpu":
             return {"out": np.full(heads * d, np.nan, np.float32)}
         return {"partial": np.full(heads * num_splits(int(p["ctx"])) * (d + 2), np.nan, np.float32)}
-    if real(op) == "choose" and kind == "gpu":
-        return {"partial": np.full(m * num_chunks(int(p["n"])) * PARTIAL, -1, np.int32)}
+    if real(op) in WORDS and kind == "gpu":
+        return {"partial": np.full(m * num_chunks(int(p["n"])) * WORDS[real(op)], -1, np.int32)}
     return {}

@@ -164,6 +164,10 @@ def _choose(p, rng, levels, start, rows):
     return {"logits": _logits(p, rng), "out": out, "tokens": tokens, "done": done}
 
 
+def _choose_measured(p, rng, levels, start, rows):
+    return _choose(p, rng, levels, start, rows) | {"stats": blank(OUT_ROWS * 2)}
+
+
 def _score(p, rng, levels, start, rows):
     ids = rng.integers(0, int(p["n"]), OUT_ROWS).astype(np.int32)
     return {"logits": _logits(p, rng), "score_ids": ids, "score": blank(OUT_ROWS * 3)}
@@ -189,6 +193,7 @@ _MAKERS = {
     "concat2": _concat,
     "concat3": _concat,
     "choose": _choose,
+    "choose_measured": _choose_measured,
     "score": _score,
 }
 

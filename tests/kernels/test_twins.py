@@ -11,7 +11,7 @@ from specdec_compiler.kernels import OPS
 from specdec_compiler.kernels.twins import TWINS, readable
 
 from .cases import CASES, Case
-from .compare import problems
+from .compare import CHOOSING, problems
 from .conftest import DEVICES, LEVELS, all_jobs, kernels
 from .forms import MUTANT
 from .inputs import UNTOUCHED
@@ -20,11 +20,12 @@ from .invariance import PAGES, STATE, runs, specs
 BY_NAME = {case.name: case for case in CASES}
 VISIBLE = {
     "choose": ("out", "tokens", "args"),
+    "choose_measured": ("out", "stats", "tokens", "args"),
     "score": ("score",),
     "rope_append": ("k_pages", "v_pages"),
     "qkv_rope": ("k_pages", "v_pages"),
 }
-BY_ROW = ("out", "score")
+BY_ROW = ("out", "stats", "score")
 PACKED = ("codes", "next_codes", "pages")  # the GPU's layouts, which would hide a wrong part
 
 
@@ -88,7 +89,7 @@ def test_nothing_else_is_written(device_run, device: str, case: Case) -> None:
         before, expected = arrays[name], _expected(case.name, run.levels)[name].ravel()
         same = expected == before
         if name in BY_ROW:
-            first = int(work.arrays["args"][3]) if name == "out" else 0
+            first = int(work.arrays["args"][3]) if name in ("out", "stats") else 0
             others = np.ones(8, bool)
             others[first : first + int(work.arrays["args"][1])] = False
             by_row = same.reshape(8, -1)
@@ -136,7 +137,7 @@ def _spoilt(op: str, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """The largest element a five-hundredth larger, a code two off, or a flag turned."""
     wrong = got.copy()
     at = int(np.argmax(np.where(np.isfinite(expected), np.abs(expected), 0)))
-    if op == "choose" and expected.ndim == 2:
+    if op in CHOOSING and expected.dtype.kind == "i" and expected.ndim == 2:
         wrong[1] ^= 1
     elif wrong.dtype.kind == "i":
         if wrong.size < expected.size:  # four codes to a word

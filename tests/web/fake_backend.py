@@ -21,7 +21,7 @@ class FakeBackend:
             "tokens": [0] * (CONTEXT + 64),
             "target.logits": [0.0] * (8 * PADDED),
         }
-        self.tensors |= {"target.score_ids": [0] * 8, "target.score": [0.0] * 24}
+        self.tensors |= {"target.score_ids": [0] * 8, "target.score": [0.0] * 24, "draft.stats": [0.0] * 16}
         for role in ("target", "draft"):
             pages = CONTEXT // PAGE
             self.tensors |= {
@@ -58,6 +58,10 @@ class FakeBackend:
             return self._score(args[1])
         for row in range(args[1]):
             h = self._append(role, args[0] + row)
+            if program == "measure":
+                doubt = 2.0 if h >> 20 & 3 == 0 else ((h >> 22 & 7) + 1) / 8
+                at = 2 * (args[3] + row)
+                self.tensors["draft.stats"][at : at + 2] = [-doubt, 2 * doubt]
             if program != "prefill":
                 self._answer(role, row, h, self.tensors["tokens"][args[0] + row])
         if program != "prefill" and args[2]:

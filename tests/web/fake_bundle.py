@@ -44,6 +44,7 @@ KERNELS = {  # name -> (entry in WGSL, arguments as (name, access))
     "prefill": ("prefill", ("args r", "tokens r", "page_table r", "weights r", "kv rw")),
     "verify": ("verify", ("args r", "tokens r", "page_table r", "weights r", "kv rw", "out w", "logits w")),
     "step": ("step_rows", ("args r", "tokens r", "page_table r", "weights r", "kv rw", "out w")),
+    "measure": ("measure", ("args r", "page_table r", "kv r", "stats w")),
     "feedback": ("feedback", ("args rw", "tokens rw", "out r")),
     "score": ("score", ("args r", "logits r", "score_ids r", "score w")),
 }
@@ -171,6 +172,8 @@ def _programs(builder: _TargetBuilder, models: tuple[Model, ...]) -> tuple[Progr
         for width in model.widths:
             if model.role == "draft":
                 programs.append(builder.program("draft", "step", width, ("step", "feedback"), f"_{width}"))
+                measured = ("step", "measure", "feedback")
+                programs.append(builder.program("draft", "measure", width, measured, f"_{width}"))
                 continue
             programs.append(builder.program("target", "verify", width, ("verify", "feedback"), f"_{width}"))
             programs.append(builder.program("target", "score", width, ("score",), f"_{width}"))
@@ -193,6 +196,8 @@ def _target(name: str, models: tuple[Model, ...], files, sources: dict[str, tupl
     builder.add("target.logits", "float32", (8, PADDED), "scratch")
     builder.add("target.score_ids", "int32", (8,), "state")
     builder.add("target.score", "float32", (8, 3), "state")
+    if len(models) > 1:
+        builder.add("draft.stats", "float32", (8, 2), "state")
     kernels = tuple(_kernel(kernel, gpu, sources.get(kernel, (0, 0))) for kernel in KERNELS)
     limits = {"maxStorageBuffersPerShaderStage": 8, "maxComputeInvocationsPerWorkgroup": 256} if gpu else {}
     return Target(

@@ -185,7 +185,7 @@ class Checker {
     const needed = new Map();
     for (const model of this.models) {
       needed.set(`${model.role}.prefill`, model.prefill_width);
-      for (const kind of model.role === "target" ? ["verify", "score"] : ["step"]) {
+      for (const kind of model.role === "target" ? ["verify", "score"] : ["step", "measure"]) {
         for (const width of model.widths) needed.set(`${model.role}.${kind}_${width}`, width);
       }
     }
@@ -254,6 +254,7 @@ class Checker {
     for (const { role, num_pages } of this.models) {
       named.push([`${role}.args`, "int32", [4]], [`${role}.page_table`, "int32", [num_pages]]);
       named.push([`${role}.out`, "int32", [MAX_ROWS, 2]]);
+      if (role === "draft") named.push(["draft.stats", "float32", [MAX_ROWS, 2]]);
     }
     return named;
   }

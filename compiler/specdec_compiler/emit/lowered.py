@@ -62,7 +62,7 @@ class ProgramSpec:
 
 
 def part_programs(part: Part) -> list[ProgramSpec]:
-    """THE list of programs of a model: prefill, a pass with a head for each width, and the target's score programs."""
+    """THE list of programs of a model: prefill, a pass with a head for each width, the target's scores, the draft's measured steps."""
     role, config = part.role, part.config
     results = (f"{role}.logits", f"{role}.out", f"{role}.done")
     kind = "verify" if role == "target" else "step"
@@ -75,6 +75,11 @@ def part_programs(part: Part) -> list[ProgramSpec]:
         for width in WIDTHS[role]:
             make = partial(build_score, config, width)
             programs.append(ProgramSpec(f"target.score_{width}", width, make, ("target.score",)))
+    else:
+        measured = ("draft.logits", "draft.out", "draft.stats", "draft.done")
+        for width in WIDTHS[role]:
+            make = partial(build_program, config, ProgramShape(width, True, measured=True))
+            programs.append(ProgramSpec(f"draft.measure_{width}", width, make, measured))
     return programs
 
 

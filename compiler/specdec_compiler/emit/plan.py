@@ -195,6 +195,8 @@ def state_tensors(part: Part, target: str) -> dict[str, tuple[str, str, tuple[in
     if role == "target":
         state["target.score_ids"] = ("state", "int32", (MAX_ROWS,))
         state["target.score"] = ("state", "float32", (MAX_ROWS, 3))
+    else:
+        state["draft.stats"] = ("state", "float32", (MAX_ROWS, 2))
     for i in range(c.num_layers):
         block = (c.num_pages, c.num_kv_heads)
         if target == "cpu":

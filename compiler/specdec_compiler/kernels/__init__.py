@@ -6,6 +6,7 @@ from .base import Op, Params, kernel_name
 from .embed import CONCAT2, CONCAT3, EMBED
 from .linear import LINEAR, LINEAR_ADD
 from .linear_gpu import GATE_UP_QUANTIZE, LINEAR_ADD_QUANTIZE, QKV_ROPE
+from .measure import MEASURE, MEASURE_MERGE, MEASURE_SPLIT
 from .quantize import NORM_QUANTIZE, QUANTIZE, SCALE_QUANTIZE, SILU_MUL_QUANTIZE
 from .rope import ROPE_APPEND
 from .select import ADVANCE, ARGMAX, ARGMAX_MERGE, ARGMAX_SPLIT, SCORE
@@ -33,6 +34,9 @@ OPS: dict[str, Op] = {
         ARGMAX_SPLIT,
         ARGMAX_MERGE,
         ADVANCE,
+        MEASURE,
+        MEASURE_SPLIT,
+        MEASURE_MERGE,
         SCORE,
     )
 }

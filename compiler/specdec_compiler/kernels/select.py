@@ -7,6 +7,8 @@ all their rows there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm.script.ir_builder import tirx as T
 
 from .base import ARGS, OUT_ROWS, Form, Op, Params, by_row
@@ -38,7 +40,7 @@ from .ir import (
 LOWEST = -3.4e38
 
 
-def _logits(p: Params) -> tuple[str, int, str]:
+def logits_buffer(p: Params) -> tuple[str, int, str]:
     return ("logits", int(p["m"]) * int(p["padded"]), "float32")
 
 
@@ -81,11 +83,11 @@ def _argmax_cpu(name: str, p: Params):
                 value = T.bind(logits[row * padded + i])
                 _consider(value, T.int32(i), best, best_id)
                 store(good, 0, T.Select(is_finite_bits(value), good[0], T.int32(0)))
-            at = T.bind(_out_row(args, row) * 2)
+            at = T.bind(out_row(args, row) * 2)
             store(out, at, best_id[0])
             store(out, at + 1, good[0])
 
-    return cpu_func(name, [("args", ARGS, "int32"), _logits(p), ("out", OUT_ROWS * 2, "int32")], body)
+    return cpu_func(name, [("args", ARGS, "int32"), logits_buffer(p), ("out", OUT_ROWS * 2, "int32")], body)
 
 
 THREADS = 256
@@ -93,6 +95,8 @@ THREADS = 256
 
 CHUNK = 4096  # logits one workgroup of argmax_split looks at
 PARTIAL = 3  # value bits, id, finite flag
+STATS_FIELDS = 2  # of a row: log-probability of the argmax id, entropy (measure.py)
+STATS = ("stats", OUT_ROWS * STATS_FIELDS, "float32")
 
 
 def num_chunks(vocab: int) -> int:
@@ -100,8 +104,8 @@ def num_chunks(vocab: int) -> int:
     return -(-vocab // CHUNK)
 
 
-def _partial(p: Params) -> tuple[str, int, str]:
-    return ("partial", int(p["m"]) * num_chunks(int(p["n"])) * PARTIAL, "int32")
+def _partial(p: Params, words: int) -> tuple[str, int, str]:
+    return ("partial", int(p["m"]) * num_chunks(int(p["n"])) * words, "int32")
 
 
 def _argmax_tree(values, ids, goods, tx, lane_id, best, best_id, size: int) -> None:
@@ -116,7 +120,9 @@ def _argmax_tree(values, ids, goods, tx, lane_id, best, best_id, size: int) -> N
     tree(lane_id, size, combine)
 
 
-def _argmax_split_gpu(name: str, p: Params):
+def argmax_split_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable | None = None):
+    """What one workgroup finds in a chunk: PARTIAL words, and behind them what more(each, tx, the chunk's largest) gives thread 0;
+    each(use) calls use(value, id) for the logits that fall to a thread."""
     m, vocab, padded = int(p["m"]), int(p["n"]), int(p["padded"])
     chunks = num_chunks(vocab)
 
@@ -128,77 +134,97 @@ def _argmax_split_gpu(name: str, p: Params):
                 shared(THREADS, "int32"),
             )
             best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
+
+            def each(use: Callable) -> None:
+                with when(row < args[1]):
+                    for i in range(CHUNK // THREADS):
+                        at = T.bind(chunk * CHUNK + i * THREADS + tx)
+                        with when(at < vocab):
+                            use(T.bind(logits[row * padded + at]), at)
+
+            def consider(value, at) -> None:
+                _consider(value, at, best, best_id)
+                store(good, 0, T.Select(is_finite_bits(value), good[0], T.int32(0)))
+
             store(best, 0, f32(LOWEST))
             store(best_id, 0, T.int32(vocab - 1))
             store(good, 0, T.int32(1))
-            with when(row < args[1]):
-                for i in range(CHUNK // THREADS):
-                    at = T.bind(chunk * CHUNK + i * THREADS + tx)
-                    with when(at < vocab):
-                        value = T.bind(logits[row * padded + at])
-                        _consider(value, at, best, best_id)
-                        store(good, 0, T.Select(is_finite_bits(value), good[0], T.int32(0)))
+            each(consider)
             store(values, tx, best[0])
             store(ids, tx, best_id[0])
             store(goods, tx, good[0])
             barrier()
             _argmax_tree(values, ids, goods, tx, tx, best, best_id, THREADS)
+            extra = more(each, tx, values[0]) if more else ()
             with when(T.And(tx == 0, row < args[1])):
-                at = T.bind((row * chunks + chunk) * PARTIAL)
+                at = T.bind((row * chunks + chunk) * words)
                 store(partial, at, T.reinterpret("int32", values[0]))
                 store(partial, at + 1, ids[0])
                 store(partial, at + 2, goods[0])
+                for i, value in enumerate(extra):
+                    store(partial, at + PARTIAL + i, T.reinterpret("int32", value))
 
-    return prim_func(name, [("args", ARGS, "int32"), _logits(p), _partial(p)], body)
+    return prim_func(name, [("args", ARGS, "int32"), logits_buffer(p), _partial(p, words)], body)
 
 
 MERGE_LANES = 32  # threads that merge one row's chunks
 
 
-def _argmax_merge_gpu(name: str, p: Params):
-    """One workgroup merges the chunks of every row, then advances: the last dispatch of a pass."""
+def argmax_merge_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable | None = None):
+    """One workgroup merges the chunks of every row, then advances: the last dispatch of a pass. more(each, partial, tx, lane, the row's
+    largest) gives what each row's first thread writes to stats; each(use) calls use(first word) for a thread's chunks."""
     m, chunks = int(p["m"]), num_chunks(int(p["n"]))
 
-    def body(args, partial, tokens, out, done):
-        size = m * MERGE_LANES
+    def body(args, partial, tokens, out, *rest):
+        size, (*stats, done) = m * MERGE_LANES, rest
         with threads(1, 1, 1, size) as (_, _, _, tx):
             values, ids, goods = shared(size, "float32"), shared(size, "int32"), shared(size, "int32")
             best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
             row, lane_id = T.bind(T.truncdiv(tx, MERGE_LANES)), T.bind(T.truncmod(tx, MERGE_LANES))
             rows = local(1, "int32")
-            out_row = local(1, "int32")
+            first_row = local(1, "int32")
+
+            def each(use: Callable) -> None:
+                with T.serial(0, -(-chunks // MERGE_LANES)) as i:
+                    chunk = T.bind(i * MERGE_LANES + lane_id)
+                    with when(T.And(chunk < chunks, row < args[1])):
+                        use(T.bind((row * chunks + chunk) * words))
+
+            def consider(at) -> None:
+                _consider(T.reinterpret("float32", partial[at]), partial[at + 1], best, best_id)
+                store(good, 0, T.min(good[0], partial[at + 2]))
+
             # before the barriers: thread 0 overwrites them while other rows still write
             store(rows, 0, args[1])
-            store(out_row, 0, _out_row(args, 0))
+            store(first_row, 0, out_row(args, 0))
             store(best, 0, f32(LOWEST))
             store(best_id, 0, T.int32(int(p["n"]) - 1))
             store(good, 0, T.int32(1))
-            with T.serial(0, -(-chunks // MERGE_LANES)) as i:
-                chunk = T.bind(i * MERGE_LANES + lane_id)
-                with when(T.And(chunk < chunks, row < args[1])):
-                    at = T.bind((row * chunks + chunk) * PARTIAL)
-                    _consider(T.reinterpret("float32", partial[at]), partial[at + 1], best, best_id)
-                    store(good, 0, T.min(good[0], partial[at + 2]))
+            each(consider)
             store(values, tx, best[0])
             store(ids, tx, best_id[0])
             store(goods, tx, good[0])
             barrier()
             _argmax_tree(values, ids, goods, tx, lane_id, best, best_id, MERGE_LANES)
+            found = more(each, partial, tx, lane_id, values[row * MERGE_LANES]) if more else ()
             with when(T.And(lane_id == 0, row < rows[0])):
-                at = T.bind((out_row[0] + row) * 2)
+                at = T.bind((first_row[0] + row) * 2)
                 store(out, at, ids[tx])
                 store(out, at + 1, goods[tx])
+                for i, value in enumerate(found):
+                    store(stats[0], at + i, value)
             with when(tx == 0):
                 _advance(args, tokens, ids[(T.max(args[1], 1) - 1) * MERGE_LANES], done)
 
-    params = [("args", ARGS, "int32"), _partial(p), ("tokens", int(p["tokens"]), "int32")]
-    return prim_func(name, [*params, ("out", OUT_ROWS * 2, "int32"), ("done", 1, "int32")], body)
+    params = [("args", ARGS, "int32"), _partial(p, words), ("tokens", int(p["tokens"]), "int32")]
+    results = [("out", OUT_ROWS * 2, "int32"), *([STATS] if more else []), ("done", 1, "int32")]
+    return prim_func(name, [*params, *results], body)
 
 
 # --- advance -----------------------------------------------------------------------------------------------------------
 
 
-def _out_row(args, row):
+def out_row(args, row):
     """Where a row's id and flag go; never past the end, whatever the host wrote."""
     return T.min(T.max(args[3], 0), OUT_ROWS - args[1]) + row
 
@@ -217,7 +243,7 @@ def _advance(args, tokens, token, done):
 
 def _advance_body(share, args, tokens, out, done):
     with share.whole():
-        _advance(args, tokens, out[_out_row(args, args[1] - 1) * 2], done)
+        _advance(args, tokens, out[out_row(args, args[1] - 1) * 2], done)
 
 
 def _advance_params(p: Params):
@@ -236,7 +262,7 @@ SCORE_FIELDS = 3  # margin (top-1 minus top-2 logit), logprob of the given id, t
 
 def _score_params(p: Params):
     ids = ("score_ids", OUT_ROWS, "int32")
-    return [("args", ARGS, "int32"), _logits(p), ids, ("score", OUT_ROWS * SCORE_FIELDS, "float32")]
+    return [("args", ARGS, "int32"), logits_buffer(p), ids, ("score", OUT_ROWS * SCORE_FIELDS, "float32")]
 
 
 def _push(value, first, second):
@@ -324,14 +350,14 @@ def _score_gpu(name: str, p: Params):
 
 
 _LOGITS = (("args", "read"), ("logits", "read"))
-_STATE = (("args", "read_write"), ("tokens", "read_write"))
+STATE = (("args", "read_write"), ("tokens", "read_write"))
 ARGMAX = Op("argmax", cpu=Form((*_LOGITS, ("out", "write")), _argmax_cpu, by_row))
-ADVANCE = Op("advance", cpu=Form((*_STATE, ("out", "read"), ("done", "write")), _advance_cpu))
-ARGMAX_SPLIT = Op("argmax_split", gpu=Form((*_LOGITS, ("partial", "write")), _argmax_split_gpu))
+ADVANCE = Op("advance", cpu=Form((*STATE, ("out", "read"), ("done", "write")), _advance_cpu))
+ARGMAX_SPLIT = Op("argmax_split", gpu=Form((*_LOGITS, ("partial", "write")), argmax_split_gpu))
 ARGMAX_MERGE = Op(
     "argmax_merge",
     gpu=Form(
-        (_STATE[0], ("partial", "read"), _STATE[1], ("out", "write"), ("done", "write")), _argmax_merge_gpu
+        (STATE[0], ("partial", "read"), STATE[1], ("out", "write"), ("done", "write")), argmax_merge_gpu
     ),
 )
 _SCORE_ARGS = (*_LOGITS, ("score_ids", "read"), ("score", "write"))

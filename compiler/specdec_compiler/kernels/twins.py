@@ -5,7 +5,8 @@ belong to rows come as the valid rows only (a prefix of the flat buffer, as noth
 state (pages, tokens, args, out, score) comes whole, with the places that must stay as they were. Floats are float64; quantized codes
 come unrounded, as the quotients x / scale, so that a check sees how near a tie was. `levels` is 32767 where activation codes are int16
 (CPU) and 127 where they are int8, four to a word (GPU). What is not the same kernels
-on both devices has one twin: attend (attention, then quantize; in two kernels on the GPU) and choose (argmax, then advance). The GPU's
+on both devices has one twin: attend (attention, then quantize; in two kernels on the GPU), choose (argmax, then advance) and
+choose_measured (argmax, statistics of the row, advance). The GPU's
 layouts of activations and pages (one buffer each) are taken apart by `readable`, so that twins know one layout.
 """
 
@@ -328,6 +329,21 @@ def choose(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     return chosen | advance(p, {**a, **chosen}, levels)
 
 
+def choose_measured(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    """Where a row is not all finite its statistics are any numbers: NaN here."""
+    stats, first = a["stats"].astype(np.float64).reshape(OUT_ROWS, 2), int(a["args"][3])
+    for row in _rows(a):
+        logits = _logits(p, a, row)
+        if not np.isfinite(logits).all():
+            stats[first + row] = np.nan
+            continue
+        shares = np.exp(logits - logits.max())
+        shares /= shares.sum()
+        seen = shares[shares > 0]
+        stats[first + row] = np.log(shares.max()), -(seen * np.log(seen)).sum()
+    return choose(p, a, levels) | {"stats": stats}
+
+
 def score(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     result = a["score"].astype(np.float64).reshape(OUT_ROWS, 3)
     for row in _rows(a):
@@ -358,5 +374,6 @@ TWINS: dict[str, Twin] = {
     "concat2": concat,
     "concat3": concat,
     "choose": choose,
+    "choose_measured": choose_measured,
     "score": score,
 }

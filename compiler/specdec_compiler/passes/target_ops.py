@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ..kernels.attention_gpu import num_splits
 from ..kernels.base import GROUP
+from ..kernels.measure import MEASURED
 from ..kernels.quantize import GROUP_WORDS
 from ..kernels.select import PARTIAL, num_chunks
 from .calls import Call, Straight, straight_pass
@@ -35,23 +36,30 @@ def _producer(program: Straight, name: str) -> Call:
 
 
 def split_argmax(program: Straight) -> Straight:
-    """GPU: argmax and advance become one workgroup per (row, 4,096 logits), then one that merges, decides and advances."""
+    """GPU: argmax and advance become one workgroup per (row, 4,096 logits), then one that merges, decides and advances. Where the row
+    is measured, the same two do that too."""
+    measures = {call.inputs[1]: call for call in program.calls if call.op == "measure"}  # by logits
     calls: list[Call] = []
     for call in program.calls:
         if call.op == "argmax":
             p, partial = call.params, call.outputs[0] + "_partial"
-            shape = (int(p["m"]), num_chunks(int(p["n"])), PARTIAL)
-            calls.append(replace(call, op="argmax_split", outputs=(partial,), types=((shape, "int32"),)))
+            op, words = ("measure", MEASURED) if call.inputs[1] in measures else ("argmax", PARTIAL)
+            shape = (int(p["m"]), num_chunks(int(p["n"])), words)
+            calls.append(replace(call, op=f"{op}_split", outputs=(partial,), types=((shape, "int32"),)))
+        elif call.op == "measure":
+            continue
         elif call.op == "advance":
             argmax = _producer(program, call.inputs[2])
+            measure = measures.get(argmax.inputs[1])
+            made = (argmax, *([measure] if measure else []), call)
             args, tokens, _ = call.inputs
             merge = replace(
                 argmax,
-                op="argmax_merge",
+                op="measure_merge" if measure else "argmax_merge",
                 inputs=(args, argmax.outputs[0] + "_partial", tokens),
                 params={"m": argmax.params["m"], "n": argmax.params["n"], **call.params},
-                outputs=(*argmax.outputs, *call.outputs),
-                types=(*argmax.types, *call.types),
+                outputs=tuple(name for each in made for name in each.outputs),
+                types=tuple(each_type for each in made for each_type in each.types),
             )
             calls.append(merge)
         else:

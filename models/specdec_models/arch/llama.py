@@ -81,8 +81,8 @@ class Llama(nn.Module):
                 self.head = Matrix(c.padded_vocab, c.hidden, c.formats.by_name["head"])
 
     def forward(self):
-        """Programs with a head return (logits, out, advanced). A prefill ends where the last layer's K and V are appended; its
-        result, that layer's q, is unused."""
+        """Programs with a head return (logits, out, advanced), measured ones their statistics before the last. A prefill ends where
+        the last layer's K and V are appended; its result, that layer's q, is unused."""
         c, state, m = self.c, self.state, self.shape.width
         table = [state.args, state.tokens, self.embed.w, self.embed.ws]
         sizes = {"m": m, "k": c.hidden, "n": c.padded_vocab, "fmt": self.embed.fmt, "tokens": c.num_tokens}
@@ -96,8 +96,9 @@ class Llama(nn.Module):
         x = last(state, x)
         head = self.embed if c.tied_embedding else self.head
         logits = head(state.args, *self.norm(state.args, x))
-        out = op(
-            "argmax", [state.args, logits], [((8, 2), "int32")], m=m, n=c.vocab_size, padded=c.padded_vocab
-        )
-        done = op("advance", [state.args, state.tokens, out], [((1,), "int32")], tokens=c.num_tokens)
-        return logits, out, done
+        over = {"m": m, "n": c.vocab_size, "padded": c.padded_vocab}
+        results = [op("argmax", [state.args, logits], [((8, 2), "int32")], **over)]
+        if self.shape.measured:
+            results.append(op("measure", [state.args, logits], [((8, 2), "float32")], **over))
+        done = op("advance", [state.args, state.tokens, results[0]], [((1,), "int32")], tokens=c.num_tokens)
+        return logits, *results, done

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import nan
 from typing import Any
 
 from specdec_runtime.decode.effects import KINDS, Readback, Submit
@@ -23,6 +24,10 @@ NextId = Callable[[tuple[int, ...]], int]  # tokens of positions 0..p -> id for 
 Scores = Callable[
     [tuple[int, ...], int], tuple[float, float, float]
 ]  # and a given id -> margin, logprob, top logit
+
+Stats = Callable[
+    [tuple[int, ...]], tuple[float, float]
+]  # tokens so far -> logprob of the draft's id, entropy
 
 POISON = -1  # what nobody wrote
 
@@ -36,6 +41,12 @@ def flat_scores(prefix: tuple[int, ...], token_id: int) -> tuple[float, float, f
     """Scores that depend on both arguments and on nothing else."""
     mix = hash((prefix, token_id)) % 1000
     return mix / 1000.0, -mix / 100.0, mix / 10.0
+
+
+def flat_stats(prefix: tuple[int, ...]) -> tuple[float, float]:
+    """How sure a draft is: depends on the tokens and on nothing else."""
+    mix = hash(prefix) % 16
+    return -mix / 8.0, mix / 4.0
 
 
 @dataclass
@@ -110,6 +121,7 @@ class ScriptedBackend:
         draft: NextId | None = None,
         script: Script | None = None,
         scores: Scores = flat_scores,
+        stats: Stats = flat_stats,
     ) -> None:
         self.info: dict[str, Any] = {"backend": "scripted", "adapter": "tables"}
         self.submits: list[Submit] = []
@@ -122,6 +134,7 @@ class ScriptedBackend:
         self._widths = {name: width for model in plan.models for name, width in program_widths(model).items()}
         self._script = script or Script()
         self._scores = scores
+        self._stats = stats
 
     def submit(self, batch: Submit) -> Readback:
         number = len(self.submits)
@@ -177,6 +190,8 @@ class ScriptedBackend:
             finite &= (number, step) not in script.not_finite_calls
             at = 2 * (first + row)
             lane.tensor("out")[at : at + 2] = [lane.next_id(prefix) if finite else 0, int(finite)]
+            if operation.startswith("measure"):
+                lane.tensor("stats")[at : at + 2] = self._stats(prefix) if finite else (nan, nan)
         if lane.tensor("args")[2]:
             self._feed_back(lane, start + num_rows, first + num_rows)
 

@@ -64,6 +64,20 @@ fn append(position: i32) -> u32 {
     result[2 * (args[3] + row) + 1] = 1;
   }
 }
+//! measure
+@group(0) @binding(0) var<storage, read> args: array<i32>;
+@group(0) @binding(1) var<storage, read> table: array<i32>;
+@group(0) @binding(2) var<storage, read> kv: array<u32>;
+@group(0) @binding(3) var<storage, read_write> stats: array<f32>;
+@compute @workgroup_size(1) fn measure() {
+  for (var row = 0; row < args[1]; row++) {
+    let h = kv[table[(args[0] + row) / 16] * 16 + (args[0] + row) % 16];
+    var doubt = f32(((h >> 22u) & 7u) + 1u) / 8.0;
+    if (((h >> 20u) & 3u) == 0u) { doubt = 2.0; }
+    stats[2 * (args[3] + row)] = -doubt;
+    stats[2 * (args[3] + row) + 1] = 2.0 * doubt;
+  }
+}
 //! feedback
 @group(0) @binding(0) var<storage, read_write> args: array<i32>;
 @group(0) @binding(1) var<storage, read_write> tokens: array<i32>;
