@@ -34,7 +34,7 @@ class Scripted:
     def begin(self, sequence):
         self.heard.clear()
 
-    def propose(self, sequence, budget):
+    def propose(self, sequence, budget, rounds=1):
         self.asked += 1
         ids = self.proposals.pop(0) if self.proposals else []
         return Proposal(self, len(ids), ids) if ids else None
@@ -137,14 +137,47 @@ def test_one_submit_a_round_whatever_the_lag():
 
 @pytest.mark.parametrize("k", [3, 6, 7])
 def test_the_rows_of_all_draft_steps_fit_into_out(k):
-    """A draft that may lag by 8 tokens: a first step of many rows leaves room for few drafts."""
-    wide = load_made(vocab_size=VOCAB, draft={"widths": [1, 2, 4, 8]})
+    """A draft that may lag by 8 tokens: a first step of many rows leaves room for fewer rounds."""
+    wide = load_made(vocab_size=VOCAB, max_context=64, draft={"widths": [1, 2, 4, 8], "max_context": 64})
+    seen = set()
     for prompt_len in range(1, 10):
-        run = generate(wide, TARGET, PROMPT[:prompt_len], 12, "model", k, TARGET, eos_ids=())
-        assert run.ids == plain_ids(TARGET, PROMPT[:prompt_len], 12, 48)
+        prompt = PROMPT[:prompt_len]
+        run = generate(wide, TARGET, prompt, 34, "model", k, TARGET, eos_ids=(), rounds=4)
+        assert run.ids == plain_ids(TARGET, prompt, 34, 64)
         first = next(batch for batch in run.backend.submits if batch.kind == "round")
         rows = int(first.calls[0].rpartition("_")[2])
-        assert run.emits[0].num_drafted == run.emits[0].num_accepted == min(k, 9 - rows)
+        assert run.emits[0].num_drafted == run.emits[0].num_accepted == k
+        rounds = sum(call.startswith("target.") for call in first.calls)
+        assert rounds == min(4, (34 - rows) // (k + 1))
+        seen.add(rounds)
+    assert seen == ({4} if k == 3 else {3, 4})
+
+
+def test_a_draft_without_a_step_of_two_rows_has_one_round_a_submit():
+    narrow = load_made(vocab_size=VOCAB, draft={"widths": [1]})
+    run = generate(narrow, TARGET, PROMPT, 20, "model", 3, TARGET, eos_ids=(), rounds=4)
+    assert run.ids == plain_ids(TARGET, PROMPT, 20, 48)
+    assert not any("draft.accept" in batch.calls for batch in run.backend.submits)
+
+
+@pytest.mark.parametrize("draft_context", range(9, 30))
+def test_rounds_end_with_the_drafts_context(draft_context):
+    """The backend refuses a row past a context; the answer goes on without the draft."""
+    plan = load_made(vocab_size=VOCAB, draft={"max_context": draft_context, "prefill_width": 4})
+    for k in (1, 3, 7):
+        run = generate(plan, TARGET, PROMPT, 30, "model", k, TARGET, eos_ids=(), rounds=4)
+        assert run.ids == plain_ids(TARGET, PROMPT, 30, 48)
+        assert run.result["speculation"]["fallbacks"] == {"draft_context": 1}
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_a_champion_as_its_own_draft_is_accepted_whole_in_every_round(rounds):
+    """Also where the device went on by itself: a draft that reads wrong tokens or rows costs acceptance."""
+    run = generate(PLAN, TARGET, PROMPT, 33, "model", 3, TARGET, eos_ids=(), rounds=rounds)
+    counts = run.result["speculation"]
+    assert counts["num_accepted"] == counts["num_evaluated"] == counts["num_drafted"]
+    whole = [batch for batch in run.backend.submits if batch.calls.count("target.verify_4") == rounds]
+    assert len(whole) == 32 // (4 * rounds), "all rounds but the last submit's"
 
 
 def test_a_stale_draft_catches_up_by_chunks_that_end_at_multiples():

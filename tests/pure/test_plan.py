@@ -86,7 +86,7 @@ def test_lookups_by_name():
     assert plan.target_model.role == "target"
     assert plan.draft_model is not None and plan.draft_model.role == "draft"
     assert plan.target("cpu").program("draft.step_2").width == 2
-    assert plan.target("cpu").tensor("target.out").shape == (8, 2)
+    assert plan.target("cpu").tensor("target.out").shape == (32, 2)
     with pytest.raises(KeyError):
         plan.target("npu")
     assert load_made().draft_model is None
@@ -95,7 +95,8 @@ def test_lookups_by_name():
 def test_programs_by_role():
     plan = load_made(draft={})
     assert plan.draft_model
-    assert program_widths(plan.draft_model) == {"draft.prefill": 8, "draft.step_1": 1, "draft.step_2": 2}
+    steps = {"draft.step_1": 1, "draft.step_2": 2}
+    assert program_widths(plan.draft_model) == {"draft.prefill": 8, **steps, "draft.accept": 8}
     names = program_widths(plan.target_model)
     assert {f"target.{kind}_{width}" for kind in ("verify", "score") for width in (1, 2, 4, 8)} < set(names)
 

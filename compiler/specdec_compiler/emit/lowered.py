@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from specdec_models import ProgramShape, RuntimeConfig, build_program, build_score
+from specdec_models import ProgramShape, RuntimeConfig, build_accept, build_program, build_score
+from specdec_runtime.plan.schema import MAX_ROWS
 
 from ..cache import cached
 from ..kernels import OPS, kernel_name
@@ -61,7 +62,8 @@ class ProgramSpec:
 
 
 def part_programs(part: Part) -> list[ProgramSpec]:
-    """THE list of programs of a model: prefill, a pass with a head for each width, and the target's score programs."""
+    """THE list of programs of a model: prefill, a pass with a head for each width; the target's score programs; what lies
+    between two rounds, where there is a draft."""
     role, config = part.role, part.config
     results = (f"{role}.logits", f"{role}.out", f"{role}.done")
     kind = "verify" if role == "target" else "step"
@@ -74,6 +76,8 @@ def part_programs(part: Part) -> list[ProgramSpec]:
         for width in WIDTHS[role]:
             make = partial(build_score, config, width)
             programs.append(ProgramSpec(f"target.score_{width}", width, make, ("target.score",)))
+    else:
+        programs.append(ProgramSpec("draft.accept", MAX_ROWS, partial(build_accept, config), ("draft.done",)))
     return programs
 
 

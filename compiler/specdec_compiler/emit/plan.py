@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specdec_models import RuntimeConfig
-from specdec_runtime.plan.schema import DTYPE_BYTES, MAX_ROWS
+from specdec_runtime.plan.schema import DTYPE_BYTES, MAX_ROWS, OUT_ROWS
 
 from ..targets import GPU_FEATURES, GUARANTEED_LIMITS, WASM_FEATURES
 from .lowered import PREFILL_WIDTH, WIDTHS, Lowered, Part
@@ -152,7 +152,7 @@ def state_tensors(part: Part, target: str) -> dict[str, tuple[str, str, tuple[in
         "tokens": ("state", "int32", (c.num_tokens,)),
         f"{role}.args": ("state", "int32", (4,)),
         f"{role}.page_table": ("state", "int32", (c.num_pages,)),
-        f"{role}.out": ("state", "int32", (MAX_ROWS, 2)),
+        f"{role}.out": ("state", "int32", (OUT_ROWS, 2)),
         f"{role}.done": ("state", "int32", (1,)),
         f"{role}.logits": ("state", "float32", (MAX_ROWS, c.padded_vocab)),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, OUT_ROWS, Form, Op, Params, by_row
+from .base import ARGS, MAX_ROWS, OUT_ROWS, Form, Op, Params, by_row
 from .ir import (
     F32X4,
     I32X4,
@@ -81,7 +81,7 @@ def _argmax_cpu(name: str, p: Params):
                 value = T.bind(logits[row * padded + i])
                 _consider(value, T.int32(i), best, best_id)
                 store(good, 0, T.Select(is_finite_bits(value), good[0], T.int32(0)))
-            at = T.bind(_out_row(args, row) * 2)
+            at = T.bind(out_row(args, row) * 2)
             store(out, at, best_id[0])
             store(out, at + 1, good[0])
 
@@ -166,10 +166,10 @@ def _argmax_merge_gpu(name: str, p: Params):
             best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
             row, lane_id = T.bind(T.truncdiv(tx, MERGE_LANES)), T.bind(T.truncmod(tx, MERGE_LANES))
             rows = local(1, "int32")
-            out_row = local(1, "int32")
+            first_row = local(1, "int32")
             # before the barriers: thread 0 overwrites them while other rows still write
             store(rows, 0, args[1])
-            store(out_row, 0, _out_row(args, 0))
+            store(first_row, 0, out_row(args, 0))
             store(best, 0, f32(LOWEST))
             store(best_id, 0, T.int32(int(p["n"]) - 1))
             store(good, 0, T.int32(1))
@@ -185,7 +185,7 @@ def _argmax_merge_gpu(name: str, p: Params):
             barrier()
             _argmax_tree(values, ids, goods, tx, lane_id, best, best_id, MERGE_LANES)
             with when(T.And(lane_id == 0, row < rows[0])):
-                at = T.bind((out_row[0] + row) * 2)
+                at = T.bind((first_row[0] + row) * 2)
                 store(out, at, ids[tx])
                 store(out, at + 1, goods[tx])
             with when(tx == 0):
@@ -198,7 +198,7 @@ def _argmax_merge_gpu(name: str, p: Params):
 # --- advance -----------------------------------------------------------------------------------------------------------
 
 
-def _out_row(args, row):
+def out_row(args, row):
     """Where a row's id and flag go; never past the end, whatever the host wrote."""
     return T.min(T.max(args[3], 0), OUT_ROWS - args[1]) + row
 
@@ -217,7 +217,7 @@ def _advance(args, tokens, token, done):
 
 def _advance_body(share, args, tokens, out, done):
     with share.whole():
-        _advance(args, tokens, out[_out_row(args, args[1] - 1) * 2], done)
+        _advance(args, tokens, out[out_row(args, args[1] - 1) * 2], done)
 
 
 def _advance_params(p: Params):
@@ -235,8 +235,8 @@ SCORE_FIELDS = 3  # margin (top-1 minus top-2 logit), logprob of the given id, t
 
 
 def _score_params(p: Params):
-    ids = ("score_ids", OUT_ROWS, "int32")
-    return [("args", ARGS, "int32"), _logits(p), ids, ("score", OUT_ROWS * SCORE_FIELDS, "float32")]
+    ids = ("score_ids", MAX_ROWS, "int32")
+    return [("args", ARGS, "int32"), _logits(p), ids, ("score", MAX_ROWS * SCORE_FIELDS, "float32")]
 
 
 def _push(value, first, second):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from ..config import ProgramShape, RuntimeConfig
+from ..config import OUT_ROWS, ProgramShape, RuntimeConfig
 from ..layers import Fused, Matrix, RMSNorm, add, op, quantize, rows
 
 
@@ -96,8 +96,7 @@ class Llama(nn.Module):
         x = last(state, x)
         head = self.embed if c.tied_embedding else self.head
         logits = head(state.args, *self.norm(state.args, x))
-        out = op(
-            "argmax", [state.args, logits], [((8, 2), "int32")], m=m, n=c.vocab_size, padded=c.padded_vocab
-        )
+        ids = [((OUT_ROWS, 2), "int32")]
+        out = op("argmax", [state.args, logits], ids, m=m, n=c.vocab_size, padded=c.padded_vocab)
         done = op("advance", [state.args, state.tokens, out], [((1,), "int32")], tokens=c.num_tokens)
         return logits, out, done
