@@ -60,7 +60,7 @@ def test_result_has_every_field(rig: BrowserRig, session: PageSession) -> None:
     }  # fmt: skip
     assert set(result["speculation"]) == {
         "mode", "drafter", "num_cycles", "num_drafted", "num_accepted", "num_evaluated", "num_target_passes",
-        "num_draft_passes", "fallbacks", "plain_steps",
+        "num_draft_passes", "fallbacks", "plain_steps", "rounds",
     }  # fmt: skip
     of_cpu = {"threads", "threads_reason"} if session.options.backend == "wasm" else set()
     assert set(result["device"]) == {"backend", "adapter", "self_test", *of_cpu}
