@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from specdec_compiler.kernels.base import OUT_ROWS
+from specdec_compiler.kernels.base import MAX_ROWS, OUT_ROWS
 from specdec_compiler.kernels.twins import page_index, readable
 
 from .cases import EPS
@@ -45,7 +45,11 @@ ROW_INPUTS = {
     "score": ("logits", "score_ids"),
 }
 POSITIONAL = ("embed", "rope_append", "qkv_rope", "attention", "attend")
-FIXED_ROWS = {("choose", "out"), ("score", "score"), ("score", "score_ids")}  # OUT_ROWS rows at every width
+FIXED_ROWS = {  # as many rows at every width
+    ("choose", "out"): OUT_ROWS,
+    ("score", "score"): MAX_ROWS,
+    ("score", "score_ids"): MAX_ROWS,
+}
 PAGES = ("k_pages", "v_pages", "pages")
 STATE = ("args", "tokens", "done")  # written, but not by rows
 
@@ -122,8 +126,8 @@ def _work(spec: Spec, run: Run, probe: Arrays, rng: np.random.Generator, kind: s
 
 def _placed(spec: Spec, run: Run, name: str, row: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The probe's row at its slot, noise around it."""
-    rows = OUT_ROWS if (spec.like, name) in FIXED_ROWS else run.width
-    row = row.reshape(OUT_ROWS, -1)[0] if (spec.like, name) in FIXED_ROWS else row
+    rows = FIXED_ROWS.get((spec.like, name), run.width)
+    row = row.reshape(rows, -1)[0] if (spec.like, name) in FIXED_ROWS else row
     block = _noise(rng, row, rows * row.size).reshape(rows, row.size)
     block[run.slot] = row
     return block.ravel()
@@ -149,7 +153,7 @@ def _probe_bits(spec: Spec, run: Run, work: Work, result: Arrays) -> dict[str, b
                 for value_of in _position(spec, work, name, readable(work.params, {name: value}))
             )
         else:
-            rows = OUT_ROWS if (spec.like, name) in FIXED_ROWS else run.width
+            rows = FIXED_ROWS.get((spec.like, name), run.width)
             bits[name] = value.reshape(rows, -1)[run.slot].tobytes()
     return bits
 
