@@ -125,7 +125,8 @@ def check_books(case: Case, run: Run) -> None:
             assert one.rows - 1 <= min(k, max_len - committed - 1), "no draft that could not be committed"
         if case.drafter == "model" and one.number == 0:
             assert one.rows - 1 == min(k, max_len - committed - 1), "a draft model uses its whole budget"
-            assert one.rounds == rounds_fitting(case, one.rows, committed, max_len)
+            fitting = rounds_fitting(case, one.rows, committed, max_len)
+            assert one.rounds == fitting, "as many rounds as asked, none too many"
         assert one.steps == min(steps, max_len - committed), "as many plain steps as asked, none too many"
         last = number == len(run.emits) - 1
         gained = emit.num_accepted + one.steps

@@ -125,6 +125,50 @@ def test_the_draft_lags_by_one_or_after_full_acceptance_by_two(k):
     assert {lag for full, lag in drafter.lags[:-2] if full} == {2}
 
 
+class Honest(ScriptedBackend):
+    """Compares what a pass builds on, the KV of all positions before its own, with the tokens there."""
+
+    def submit(self, batch):
+        answer = super().submit(batch)
+        for name, _, values in batch.writes:
+            role, _, tensor = name.partition(".")
+            if tensor == "args":
+                read = [self._lanes[role]._read(place) for place in range(values[0])]
+                assert read == self.tensors["tokens"][: values[0]], f"{role}'s KV is not that of the tokens"
+        return answer
+
+
+def serve_honest(rounds, k, quality, seed):
+    plan = load_made(vocab_size=VOCAB, max_context=80, draft={"max_context": 80, "prefill_width": 4})
+    target = seeded(seed, VOCAB)
+    backend = Honest(plan, target, mostly(target, seeded(6, VOCAB), quality))
+    return generate(plan, target, PROMPT, 60, "model", k, eos_ids=(), backend=backend, rounds=rounds)
+
+
+QUALITIES = [(rounds, k, quality) for rounds in (1, 2, 4) for k in (1, 3, 7) for quality in (0, 60, 90, 100)]
+
+
+@pytest.mark.parametrize(("rounds", "k", "quality"), QUALITIES)
+def test_what_is_claimed_of_the_kv_is_there(rounds, k, quality):
+    for seed in range(4):
+        serve_honest(rounds, k, quality, seed)
+
+
+def test_a_draft_that_claims_its_last_unfed_token_is_noticed(monkeypatch):
+    """After several rounds, of which the last alone was accepted whole."""
+
+    def observe(self, outcome):
+        if self._num_appended:
+            self._cache.landed(self._num_appended)
+            self._num_appended = 0
+        self._cache.rollback(len(self._sequence) - 1)
+
+    monkeypatch.setattr(ModelDrafter, "observe", observe)
+    with pytest.raises(AssertionError, match="draft's KV"):
+        for rounds, k, quality in QUALITIES:
+            test_what_is_claimed_of_the_kv_is_there(rounds, k, quality)
+
+
 def test_one_submit_a_round_whatever_the_lag():
     run = generate(PLAN, TARGET, PROMPT, 30, "model", 4, mostly(TARGET, seeded(6, VOCAB), 80), eos_ids=())
     kinds = [batch.kind for batch in run.backend.submits]

@@ -95,9 +95,10 @@ def _commit(run: Generation, judged: list[Judged]) -> list[Outcome]:
 
 
 def _propose(run: Generation) -> Generator[Effect, Readback, Proposal | None]:
-    budget, rounds = run.draft_budget(), run.draft_rounds()
+    budget = run.draft_budget()
     if budget <= 0:
         return None
+    rounds = run.draft_rounds(budget)
     proposal = yield from run.drafter.propose(run.sequence, budget, rounds)
     if proposal is None or (0 < proposal.num_drafted <= budget and 0 < proposal.rounds <= rounds):
         return proposal

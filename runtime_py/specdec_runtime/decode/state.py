@@ -48,9 +48,9 @@ class Generation:
             return 0
         return min(self._max_drafts, self.limits.max_len - len(self.sequence) - 1)
 
-    def draft_rounds(self) -> int:
+    def draft_rounds(self, budget: int) -> int:
         """Rounds of that many drafts the next submit may hold: none that could not be needed, and all inside the context."""
-        committed, num_rows = len(self.sequence), self.draft_budget() + 1
+        committed, num_rows = len(self.sequence), budget + 1
         needed = -(-(self.limits.max_len - committed) // num_rows)
         fitting = (self.target.model.max_context - committed + 1) // num_rows
         return max(1, min(self._rounds, needed, fitting))
