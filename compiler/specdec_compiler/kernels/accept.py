@@ -1,9 +1,9 @@
 """Between two rounds of one submit: how many drafts the target agreed to, the token it says next, and where both models go on.
 
-The rule is decode/verify.py's accept_greedy, over the rows of `out` that args names: integers only, no order of additions. The last
-two tokens are the draft model's next rows: one of them it may have read before, and then writes the same K and V again. A judged row that
-is not finite, or whose id is outside the vocabulary, sets both models' rows to 0: every later pass of the submit does nothing. The host
-reaches the same verdict from `out`.
+The rule is decode/verify.py's accept_greedy, over the rows of `out` that args names: integers only, no order of additions. The last two
+tokens are the draft model's next rows: one of them it may have read before, and then writes the same K and V again. A judged row that
+is not finite, or whose id is outside the vocabulary, sets both models' rows to 0: every later pass of the submit does nothing. The
+host reaches the same verdict from `out`.
 """
 
 from __future__ import annotations

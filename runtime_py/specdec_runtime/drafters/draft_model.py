@@ -64,9 +64,10 @@ class ModelDrafter:
         """The ids up to the first row that is of no use; what the steps after it made of it is of none either."""
         (out,), (num_drafted, rounds) = values, self._drafted
         found: list[list[int]] = []
-        for first in range(
-            0, rounds * (num_drafted + 1), num_drafted + 1
-        ):  # between two rounds lies a row of a known token
+        for number in range(rounds):
+            first = number * (
+                num_drafted + 1
+            )  # between the drafts of two rounds lies the row of a known token
             found.append(self._usable(out[2 * first : 2 * (first + num_drafted)]))
             if len(found[-1]) < num_drafted:
                 break
@@ -92,8 +93,7 @@ class ModelDrafter:
         if self._num_appended:
             self._cache.landed(self._num_appended)
             self._num_appended = 0
-        # The last round's last draft was not fed. One round appended no row for it; of several the last is not known to have
-        # ended the submit, so that one row may be fed again.
+        # A round's last draft is never fed. One round has no row for it; several may end in one that was accepted whole.
         self._cache.rollback(len(self._sequence) - (1 if self._drafted[1] <= 1 else 2))
 
     def _catch_up(self, sequence: Sequence) -> Generator[Submit, Readback, None]:
