@@ -577,9 +577,15 @@ def rounds_after_the_end_are_committed(patch):
 @mutant
 def rounds_judged_by_the_first_ones_rows(patch):
     judge = round._judge
-    patch.setattr(
-        round, "_judge", lambda drafted, out, rows: judge(drafted, out[: 2 * rows] * len(drafted), rows)
-    )
+
+    def first_rows(proposal, readback):
+        if proposal and proposal.rounds > 1:
+            drafted, out, start = readback.values
+            out = out[: 2 * (1 + proposal.num_drafted)] * proposal.rounds
+            readback = readback._replace(values=[drafted, out, start])
+        return judge(proposal, readback)
+
+    patch.setattr(round, "_judge", first_rows)
 
 
 @mutant

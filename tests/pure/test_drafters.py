@@ -40,7 +40,7 @@ class Scripted:
         return Proposal(self, len(ids), ids) if ids else None
         yield
 
-    def drafted(self, values):
+    def drafted(self, values, number):
         return []
 
     def failed(self, reason):
@@ -82,7 +82,7 @@ def test_a_drafter_that_proposes_too_much_is_a_bug():
 
 def test_chain_has_nothing_of_its_own():
     chain = ChainDrafter([])
-    for call in (lambda: chain.drafted([]), lambda: chain.failed("x")):
+    for call in (lambda: chain.drafted([], 0), lambda: chain.failed("x")):
         with pytest.raises(ContractError):
             call()
 

@@ -69,9 +69,9 @@ class Drafter(Protocol):
         """1 to `budget` drafts in each of 1 to `rounds` rounds, or None. May yield submits of its own first (kind "draft")."""
         ...
 
-    def drafted(self, values: list[list[Any]]) -> list[list[int]]:
-        """The drafted ids of each round, from the values of the proposal's reads; less of them where some must not be used:
-        a round that lacks drafts is the last one of use."""
+    def drafted(self, values: list[list[Any]], number: int) -> list[int]:
+        """The drafted ids of round `number`, from the values of the proposal's reads; fewer where the rest must not be used,
+        and then no later round is asked for."""
         ...
 
     def failed(self, reason: str) -> None:

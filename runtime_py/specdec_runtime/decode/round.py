@@ -120,9 +120,7 @@ def _verify(run: Generation, proposal: Proposal | None) -> Generator[Effect, Rea
         readback = yield batch
     check_readback(batch, readback)
     num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
-    num_reads = len(proposal.reads) if proposal else 0
-    drafted = _drafted_ids(proposal, readback.values[:num_reads])
-    judged = _judge(drafted, readback.values[num_reads], num_rows)
+    judged = _judge(proposal, readback)
     if rounds > 1:
         _check_start(run, judged[: rounds - 1], num_rows, readback.values[-1][0])
     run.passed(batch, num_rows * rounds)
@@ -136,22 +134,21 @@ def _plain_steps(run: Generation, steps: int) -> Generator[Effect, Readback, lis
     check_readback(batch, readback)
     run.passed(batch, steps)
     (out,) = readback.values
-    return _judge([out[0:-2:2]], out, steps)
+    drafted = out[0:-2:2]
+    return [(drafted, accept_greedy(drafted, out))]
 
 
-def _drafted_ids(proposal: Proposal | None, values: list[list[int]]) -> list[list[int]]:
+def _judge(proposal: Proposal | None, readback: Readback) -> list[Judged]:
+    """Each round by its own rows of `out`, up to one that is undecided (the device stopped there) or lacks drafts."""
     if proposal is None:
-        return [[]]
-    return [list(proposal.ids)] if proposal.ids else proposal.source.drafted(values)
-
-
-def _judge(drafted: list[list[int]], out: list[int], num_rows: int) -> list[Judged]:
-    """Each round by its own rows of `out`, up to one that is undecided: there the device stopped too."""
+        return [([], accept_greedy([], readback.values[0]))]
+    num_reads, num_numbers = len(proposal.reads), 2 * (1 + proposal.num_drafted)
     judged: list[Judged] = []
-    for number, ids in enumerate(drafted):
-        first, end = 2 * num_rows * number, 2 * num_rows * (number + 1)
-        judged.append((ids, accept_greedy(ids, out[first:end])))
-        if judged[-1][1].next_id is None:
+    for number in range(proposal.rounds):
+        ids = list(proposal.ids) or proposal.source.drafted(readback.values[:num_reads], number)
+        out = readback.values[num_reads][number * num_numbers : (number + 1) * num_numbers]
+        judged.append((ids, accept_greedy(ids, out)))
+        if judged[-1][1].next_id is None or len(ids) < proposal.num_drafted:
             break
     return judged
 

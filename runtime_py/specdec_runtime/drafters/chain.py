@@ -39,7 +39,7 @@ class ChainDrafter:
                 return proposal
         return None
 
-    def drafted(self, values: list[list[Any]]) -> list[list[int]]:
+    def drafted(self, values: list[list[Any]], number: int) -> list[int]:
         raise ContractError("a chain proposes nothing of its own", "drafters/chain.py")
 
     def failed(self, reason: str) -> None:

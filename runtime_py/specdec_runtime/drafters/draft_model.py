@@ -60,20 +60,11 @@ class ModelDrafter:
             return None
         return self._steps(len(sequence), num_drafted, min(rounds, (room + 1) // (num_drafted + 1)))
 
-    def drafted(self, values: list[list[Any]]) -> list[list[int]]:
+    def drafted(self, values: list[list[Any]], number: int) -> list[int]:
         """The ids up to the first row that is of no use; what the steps after it made of it is of none either."""
-        (out,), (num_drafted, rounds) = values, self._drafted
-        found: list[list[int]] = []
-        for number in range(rounds):
-            first = number * (
-                num_drafted + 1
-            )  # between the drafts of two rounds lies the row of a known token
-            found.append(self._usable(out[2 * first : 2 * (first + num_drafted)]))
-            if len(found[-1]) < num_drafted:
-                break
-        return found
-
-    def _usable(self, out: list[int]) -> list[int]:
+        (out,), num_drafted = values, self._drafted[0]
+        first = number * (num_drafted + 1)  # between the drafts of two rounds lies the row of a known token
+        out = out[2 * first : 2 * (first + num_drafted)]
         ids: list[int] = []
         for token_id, is_finite in zip(out[::2], out[1::2], strict=True):
             if not is_finite or not 0 <= token_id < self._model.vocab_size:

@@ -37,7 +37,7 @@ class NgramDrafter:
         return Proposal(self, len(ids), ids) if ids else None
         yield  # makes this a generator, like drafters that need the device
 
-    def drafted(self, values: list[list[Any]]) -> list[list[int]]:
+    def drafted(self, values: list[list[Any]], number: int) -> list[int]:
         return []
 
     def failed(self, reason: str) -> None:
