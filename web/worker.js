@@ -46,7 +46,8 @@ function ready() {
 /** @param {Message} request @param {Say} say */
 async function generate(request, say) {
   const { text, executor, pump, loadMs } = ready();
-  const { max_tokens, drafter, k, plain_steps } = { ...GENERATE_DEFAULTS, plain_steps: executor.plainSteps, ...request };
+  const defaults = { ...GENERATE_DEFAULTS, plain_steps: executor.plainSteps, rounds: executor.rounds };
+  const { max_tokens, drafter, k, plain_steps, rounds } = { ...defaults, ...request };
   const prompt_ids = text.promptIds(request);
   const stream = text.stream();
   let whole = "";
@@ -58,7 +59,7 @@ async function generate(request, say) {
   const onProgress = (/** @type {number} */ done, /** @type {number} */ total) => {
     say("progress", { stage: "prefill", done, total });
   };
-  const ask = { op: "generate", prompt_ids, max_tokens, drafter, k, plain_steps };
+  const ask = { op: "generate", prompt_ids, max_tokens, drafter, k, plain_steps, rounds };
   const { result, clock } = await pump.run(ask, { onEmit, onProgress });
   const rest = stream.finish();
   if (rest) say("text", { text: rest, pieces: [rest], ids: [], num_drafted: 0, num_accepted: 0 });

@@ -27,7 +27,7 @@ from specdec_tools.text import BundleText
 
 OnText = Callable[[str], None]
 OnEmit = Callable[[Emit], None]
-PLAIN_STEPS = 1  # a submit costs nothing here
+PLAIN_STEPS = ROUNDS = 1  # a submit costs nothing here
 # one function a kernel, no fused multiply-adds: the bits that WASM has by its specification
 SELF_TEST = {"verdict": "by specification", "passes": 0, "ms": 0, "mismatches": []}
 
@@ -83,7 +83,8 @@ class NativeRun:
         prompt_ids = self.prompt_ids(request)
         drafter = make_drafter(request["drafter"], self.plan)
         steps = request.get("plain_steps", PLAIN_STEPS)
-        asked = Request(prompt_ids, request["max_tokens"], request["k"], steps=steps)
+        rounds = request.get("rounds", ROUNDS)
+        asked = Request(prompt_ids, request["max_tokens"], request["k"], steps=steps, rounds=rounds)
         effects = decode(self.plan, asked, drafter)
         stream, pieces = self.text.stream(), []
 

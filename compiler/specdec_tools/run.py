@@ -84,6 +84,12 @@ def make_parser() -> Parser:
         help="plain steps in one submit where nothing drafts, 1 to 8 (default: 4 on a GPU, else 1)",
     )
     parser.add_argument(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help="rounds of the draft model in one submit, 1 to 4 (default: 2 on a GPU, else 1)",
+    )
+    parser.add_argument(
         "--score-ids", type=_ids, metavar="4,5,6", help="score these ids after the prompt instead"
     )
     parser.add_argument("--width", type=int, default=1, help="rows of a scoring pass: 1, 2, 4 or 8")
@@ -143,6 +149,8 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
         return prompt | {"score_ids": args.score_ids, "width": args.width}
     if args.plain_steps is not None:
         prompt["plain_steps"] = args.plain_steps
+    if args.rounds is not None:
+        prompt["rounds"] = args.rounds
     return prompt | {"max_tokens": args.max_tokens, "drafter": args.drafter, "k": args.k}
 
 

@@ -1,6 +1,14 @@
 """Model definitions in TVM's relax.frontend.nn: abstract ops only, no kernels, no weights."""
 
 from .config import ProgramShape, RuntimeConfig, WeightFormats
-from .registry import ARCHITECTURES, build_program, build_score
+from .registry import ARCHITECTURES, build_accept, build_program, build_score
 
-__all__ = ["ARCHITECTURES", "ProgramShape", "RuntimeConfig", "WeightFormats", "build_program", "build_score"]
+__all__ = [
+    "ARCHITECTURES",
+    "ProgramShape",
+    "RuntimeConfig",
+    "WeightFormats",
+    "build_accept",
+    "build_program",
+    "build_score",
+]

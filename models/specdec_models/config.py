@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 GROUP = 32
+OUT_ROWS = 32  # rows of a model's ids and flags: those of all passes of a submit
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import tvm
 from tvm.relax.frontend import nn
 
 from .arch.llama import Llama
-from .config import ProgramShape, RuntimeConfig
+from .config import OUT_ROWS, ProgramShape, RuntimeConfig
 from .layers import op
 
 ARCHITECTURES: dict[str, Callable[[RuntimeConfig, ProgramShape], nn.Module]] = {"llama": Llama}
@@ -37,6 +37,27 @@ class Score(nn.Module):
 def build_score(config: RuntimeConfig, width: int) -> tvm.IRModule:
     """The score program of one width."""
     return _export(Score(config, width))
+
+
+class Accept(nn.Module):
+    """Between two rounds of one submit: how far the target agreed, and where both models go on."""
+
+    def __init__(self, config: RuntimeConfig):
+        self.config = config
+        self.target_args = nn.Parameter((4,), "int32")
+        self.target_out = nn.Parameter((OUT_ROWS, 2), "int32")
+        self.tokens = nn.Parameter((config.num_tokens,), "int32")
+        self.draft_args = nn.Parameter((4,), "int32")
+
+    def forward(self):
+        c = self.config
+        inputs = [self.target_args, self.target_out, self.tokens, self.draft_args]
+        return op("accept", inputs, [((1,), "int32")], n=c.vocab_size, tokens=c.num_tokens)
+
+
+def build_accept(config: RuntimeConfig) -> tvm.IRModule:
+    """The program between two rounds."""
+    return _export(Accept(config))
 
 
 def _export(module: nn.Module) -> tvm.IRModule:

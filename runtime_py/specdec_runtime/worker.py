@@ -121,7 +121,7 @@ def _error_effect(error: SpecdecError) -> dict[str, Any]:
     return {"type": "error", **error_json(error)}
 
 
-_GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k", "plain_steps"}
+_GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k", "plain_steps", "rounds"}
 _SCORE = {"op", "prompt_ids", "score_ids", "width"}
 
 
@@ -134,5 +134,6 @@ def _open(plan: Plan, request: dict[str, Any], programs: Programs) -> Effects:
     if op == "score":
         return score(plan, request["prompt_ids"], request["score_ids"], request["width"], programs)
     drafter = make_drafter(request["drafter"], plan)
-    asked = Request(request["prompt_ids"], request["max_tokens"], request["k"], steps=request["plain_steps"])
+    several = {"steps": request["plain_steps"], "rounds": request["rounds"]}
+    asked = Request(request["prompt_ids"], request["max_tokens"], request["k"], **several)
     return decode(plan, asked, drafter, programs)

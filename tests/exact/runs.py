@@ -33,12 +33,13 @@ class Native:
         k: int = 0,
         *,
         steps: int = 1,
+        rounds: int = 1,
         eos_ids: tuple[int, ...] | None = None,
         programs: Programs = ANY,
     ) -> dict[str, Any]:
         """The --json object of one request, less text."""
         plan = self.bundle.plan
-        request = Request(prompt_ids, max_tokens, k, eos_ids, steps)
+        request = Request(prompt_ids, max_tokens, k, eos_ids, steps, rounds)
         effects = decode(plan, request, make_drafter(drafter, plan), programs)
         return drive.run(effects, self.backend)
 
@@ -61,9 +62,11 @@ def check_books(result: dict[str, Any], k: int) -> None:
     assert usage["completion_tokens"] == len(result["token_ids"])
     assert usage["prompt_tokens"] == len(result["prompt_ids"])
     if s["plain_steps"] == 1:
-        assert s["num_target_passes"] == s["num_cycles"]
+        assert s["num_cycles"] <= s["num_target_passes"] < s["num_cycles"] + s["rounds"]
     else:
         assert len(result["token_ids"]) <= s["num_target_passes"] <= s["plain_steps"] * s["num_cycles"]
     assert 0 <= s["num_accepted"] <= s["num_evaluated"] <= s["num_drafted"] <= k * s["num_cycles"]
     if result["finish_reason"] == "length":
-        assert len(result["token_ids"]) == s["num_accepted"] + s["num_target_passes"]
+        passes = s["num_target_passes"] if s["rounds"] == 1 else s["num_cycles"]
+        cut = s["rounds"] > 1 and len(result["token_ids"]) == s["num_accepted"] + passes - 1
+        assert cut or len(result["token_ids"]) == s["num_accepted"] + passes

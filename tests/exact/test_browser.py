@@ -13,7 +13,7 @@ from specdec_tools.serve import running_site
 
 pytestmark = pytest.mark.browser
 MAX_TOKENS = 24
-CASES = [("model", 1), ("model", 3), ("ngram", 2), ("chain", 7)]
+CASES = [("model", 1, 1), ("model", 3, 1), ("ngram", 2, 1), ("chain", 7, 2), ("model", 3, 2), ("model", 3, 4)]
 OPTIONS = {
     "wasm": BrowserOptions("wasm", threads=1),
     "wasm, 3 threads": BrowserOptions("wasm", threads=3),
@@ -30,9 +30,9 @@ async def _all_runs(bundle: Path, seed: int, backend: str) -> dict[str, dict]:
             loaded = await page.load("bundle/")
             device = loaded["device"]
             assert device.get("threads") == OPTIONS[backend].threads, device
-            for drafter, k in [("off", 0), *CASES]:
+            for drafter, k, rounds in [("off", 0, 1), *CASES]:
                 request = {"prompt_ids": prompt, "max_tokens": MAX_TOKENS, "drafter": drafter, "k": k}
-                results[f"{drafter}-{k}"] = await page.generate(request)
+                results[f"{drafter}-{k}-{rounds}"] = await page.generate(request | {"rounds": rounds})
             request = {
                 "prompt_ids": prompt,
                 "max_tokens": MAX_TOKENS,
@@ -41,7 +41,7 @@ async def _all_runs(bundle: Path, seed: int, backend: str) -> dict[str, dict]:
                 "plain_steps": 4,
             }
             results["steps-4"] = await page.generate(request)
-            ids = results["off-0"]["token_ids"]
+            ids = results["off-0-1"]["token_ids"]
             for width in (1, 2, 4, 8):
                 request = {"prompt_ids": prompt, "score_ids": ids, "width": width}
                 results[f"score-{width}"] = await page.score(request)
@@ -52,10 +52,11 @@ async def _all_runs(bundle: Path, seed: int, backend: str) -> dict[str, dict]:
 def test_ids_and_scores(tiny_bundle, browser_seed: int, backend: str) -> None:
     bundle = tiny_bundle(browser_seed, vocab_for(browser_seed))
     results = asyncio.run(_all_runs(bundle, browser_seed, backend))
-    plain = results["off-0"]
-    for drafter, k in CASES:
-        result = results[f"{drafter}-{k}"]
-        assert result["token_ids"] == plain["token_ids"], (drafter, k)
+    plain = results["off-0-1"]
+    for drafter, k, rounds in CASES:
+        result = results[f"{drafter}-{k}-{rounds}"]
+        assert result["token_ids"] == plain["token_ids"], (drafter, k, rounds)
+        assert result["speculation"]["rounds"] == rounds
         check_books(result, k)
     steps = results["steps-4"]
     assert steps["token_ids"] == plain["token_ids"], "several plain steps in one submit"

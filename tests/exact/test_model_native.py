@@ -1,4 +1,6 @@
-"""The real model, native: 20 prompts x 64 tokens x {ngram, model} x k in {1, 2, 3, 4, 7}. CI runs every prompt at two (drafter, k)."""
+"""The real model, native: 20 prompts x 64 tokens x {ngram, model} x k in {1, 2, 3, 4, 7}, the model also with 2 and 4 rounds a submit.
+
+CI runs every prompt at two of them."""
 
 from __future__ import annotations
 
@@ -32,9 +34,11 @@ def test_ids_equal_plain(
     ids = text.prompt_ids(prompt, raw=raw)
     plain = native.run(ids, MAX_TOKENS)
     everything = request.config.getoption("--all-exact")
-    cases = product(("ngram", "model"), KS) if everything else [("ngram", 7), ("model", 3)]
-    for drafter, k in cases:
-        result = native.run(ids, MAX_TOKENS, drafter, k)
-        assert result["token_ids"] == plain["token_ids"], (name, drafter, k)
+    cases = [("ngram", 7, 1), ("model", 3, 4)]
+    if everything:
+        cases = [*product(("ngram", "model"), KS, (1,)), *product(("model",), (1, 3, 7), (2, 4))]
+    for drafter, k, rounds in cases:
+        result = native.run(ids, MAX_TOKENS, drafter, k, rounds=rounds)
+        assert result["token_ids"] == plain["token_ids"], (name, drafter, k, rounds)
         assert result["finish_reason"] == plain["finish_reason"]
         check_books(result, k)

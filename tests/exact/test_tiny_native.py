@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from runs import KS, Native, check_books, random_prompt, vocab_for
 from specdec_compiler.build import build_bundle
 from specdec_compiler.tiny import make_tiny
-from specdec_runtime.decode.effects import Submit
+from specdec_runtime.decode.effects import Readback, Submit
 from specdec_runtime.decode.programs import Programs
 
 MAX_TOKENS = 40
@@ -28,6 +29,11 @@ def test_ids_equal_plain(tiny_bundle, tiny_seed: int) -> None:
             assert result["token_ids"] == plain["token_ids"], (drafter, k)
             assert result["finish_reason"] == plain["finish_reason"]
             check_books(result, k)
+    for (drafter, k), rounds in product((("model", 1), ("model", 3), ("model", 7), ("chain", 3)), (2, 4)):
+        result = native.run(prompt, MAX_TOKENS, drafter, k, rounds=rounds)
+        assert result["token_ids"] == plain["token_ids"], (drafter, k, rounds)
+        assert result["finish_reason"] == plain["finish_reason"]
+        check_books(result, k)
     for steps in (2, 4, 8):
         result = native.run(prompt, MAX_TOKENS, steps=steps)
         assert result["token_ids"] == plain["token_ids"], steps
@@ -53,6 +59,61 @@ def test_several_steps_a_submit_end_where_one_does(tiny_bundle, steps: int) -> N
         check_books(last, 0)
 
 
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_several_rounds_a_submit_end_where_one_does(self_drafting: Path, rounds: int) -> None:
+    """With a draft that is always right: end-of-text at every place in a submit, every token limit, the end of the context."""
+    native = Native(self_drafting)
+    prompt = random_prompt(1, 384)
+    tokens = native.run(prompt, 20)["token_ids"]
+    for at, k in product(range(18), (3, 7)):
+        stopped = native.run(prompt, 20, "model", k, rounds=rounds, eos_ids=(tokens[at],))
+        assert stopped["token_ids"] == tokens[: tokens.index(tokens[at]) + 1]
+        assert stopped["finish_reason"] == "stop"
+        assert native.run(prompt, at, "model", k, rounds=rounds)["token_ids"] == tokens[:at]
+    context = native.bundle.plan.target_model.max_context
+    for room in range(1, 34, 3):
+        long = (prompt * context)[: context - room]
+        last = native.run(long, 50, "model", 3, rounds=rounds)
+        assert len(last["token_ids"]) == room and last["token_ids"] == native.run(long, 50)["token_ids"]
+        check_books(last, 3)
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_a_row_that_is_not_finite_ends_the_submit_for_the_device_too(
+    self_drafting: Path, rounds: int
+) -> None:
+    """A NaN in the champion's K at one position: the rows that see it are no tokens, and later passes change nothing."""
+    native = Native(self_drafting)
+    prompt = random_prompt(3, 384)
+    plain = native.run(prompt, 30)["token_ids"]
+    submit, seen = native.backend.submit, []
+
+    def spoilt(batch):
+        seen.append(batch)
+        hurt = batch.kind == "round" and sum(each.kind == "round" for each in seen) == 2
+        calls = batch.calls.index("draft.accept") if hurt else 0
+        if not hurt:
+            return submit(batch)
+        submit(batch._replace(calls=batch.calls[:calls], reads=[]))
+        flags = native.backend.view("target.out")
+        flags[3] = 0  # row 1 of the first round
+        before = [
+            bytes(native.backend.view(name)) for name in ("tokens", "target.k.0", "draft.v.0", "target.out")
+        ]
+        answer = submit(batch._replace(writes=[], calls=batch.calls[calls:]))
+        after = [
+            bytes(native.backend.view(name)) for name in ("tokens", "target.k.0", "draft.v.0", "target.out")
+        ]
+        assert before == after, "nothing is appended, fed back or said after it"
+        assert answer.values[-1] == [native.backend.view("target.args")[0]]
+        return Readback(answer.values, [0.0] * len(batch.calls))
+
+    native.backend.submit = spoilt  # type: ignore[method-assign]
+    result = native.run(prompt, 30, "model", 3, rounds=rounds)
+    assert result["token_ids"] == plain
+    assert any(batch.kind == "verify" for batch in seen), "the plain pass that tries the row again"
+
+
 @pytest.mark.parametrize("policy", [("any", False), ("widest", True), ("widest", False), ("plain", False)])
 def test_policies_of_a_self_test(tiny_bundle, policy) -> None:
     """On kernels whose rows are equal every policy gives the same ids."""
@@ -66,7 +127,8 @@ def test_policies_of_a_self_test(tiny_bundle, policy) -> None:
         ("model", 3, 4),
         ("chain", 7, 1),
     ):
-        result = native.run(prompt, MAX_TOKENS, drafter, k, steps=steps, programs=Programs(*policy))
+        policies = Programs(*policy)
+        result = native.run(prompt, MAX_TOKENS, drafter, k, steps=steps, rounds=2, programs=policies)
         assert result["token_ids"] == plain, (drafter, k, steps)
         check_books(result, k)
 
@@ -84,12 +146,13 @@ def self_drafting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bundle"
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 4])
 @pytest.mark.parametrize("k", KS)
-def test_champion_as_its_own_draft_is_always_accepted(self_drafting: Path, k: int) -> None:
+def test_champion_as_its_own_draft_is_always_accepted(self_drafting: Path, k: int, rounds: int) -> None:
     native = Native(self_drafting)
     prompt = random_prompt(3, 384)
     plain = native.run(prompt, 48)
-    result = native.run(prompt, 48, "model", k)
+    result = native.run(prompt, 48, "model", k, rounds=rounds)
     s = result["speculation"]
     assert result["token_ids"] == plain["token_ids"]
     assert s["num_drafted"] > 0 and s["num_accepted"] == s["num_evaluated"]

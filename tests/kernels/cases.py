@@ -128,6 +128,20 @@ def fed_back_later(a: Arrays, p: Params, levels: int) -> None:
     a["args"][2:] = 1, OUT_ROWS - int(a["args"][1])
 
 
+def judged(agreed: int, first: int = 0, **changes: int) -> Edit:
+    """The first `agreed` drafts are what the target says, of rows from `first` on; row_finite_N and row_id_N change row N's."""
+
+    def edit(a: Arrays, p: Params, levels: int) -> None:
+        out, start = a["out"].reshape(OUT_ROWS, 2), int(a["args"][0])
+        a["args"][3] = first
+        a["tokens"][start + 1 : start + 1 + agreed] = out[first : first + agreed, 0]
+        for name, value in changes.items():
+            _, field, row = name.split("_")
+            out[first + int(row), ("id", "finite").index(field)] = value
+
+    return edit
+
+
 def _hot(value: float, *ids: int) -> Callable[[np.ndarray], None]:
     """All logits lower than `value` but those at ids."""
 
@@ -387,4 +401,44 @@ def _logit_rows() -> list[Case]:
     return rows
 
 
-CASES = [*_token_rows(), *_shard_rows(), *_quantize_rows(), *_linear_rows(), *_cache_rows(), *_logit_rows()]
+def _accept_rows() -> list[Case]:
+    """Every number of rows and of drafts that stand; rows that are no token, where they matter and where they do not."""
+    params: dict[str, int | str] = {"n": 301, "tokens": 600}
+    rows = [
+        Case(
+            f"accept {agreed} of {valid - 1} from row {first}",
+            "accept",
+            params,
+            start,
+            valid,
+            judged(agreed, first),
+        )
+        for valid in (1, 2, 4, 8)
+        for agreed in range(valid)
+        for start, first in ((0, 0), (511, OUT_ROWS - valid))
+    ]
+    hard = {
+        "the row that decides is not finite": judged(2, 4, row_finite_2=0),
+        "a row before it is not finite": judged(2, 4, row_finite_0=0),
+        "a row after it is not finite": judged(1, 4, row_finite_2=0),
+        "the last row is not finite": judged(3, 4, row_finite_3=0),
+        "an id past the vocabulary": judged(1, 4, row_id_1=301),
+        "the last id": judged(1, 4, row_id_1=300),
+        "a negative id": judged(0, 4, row_id_0=-1),
+        "the least id": judged(0, 4, row_id_0=-(2**31)),
+        "the first row past the end agrees": judged(4, 4),
+    }
+    rows += [Case(f"accept {name}", "accept", params, 7, 4, edit) for name, edit in hard.items()]
+    rows.append(Case("accept after a stop", "accept", params, 7, 0, judged(0, 4)))
+    return rows
+
+
+CASES = [
+    *_token_rows(),
+    *_shard_rows(),
+    *_quantize_rows(),
+    *_linear_rows(),
+    *_cache_rows(),
+    *_logit_rows(),
+    *_accept_rows(),
+]

@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 from specdec_compiler.emit.weights import packed_matrix, rope_table
 from specdec_compiler.kernels import Params
-from specdec_compiler.kernels.base import GROUP, OUT_ROWS, weight_rows
+from specdec_compiler.kernels.base import GROUP, MAX_ROWS, OUT_ROWS, weight_rows
 from specdec_compiler.kernels.quantize import GROUP_WORDS
 from specdec_compiler.kernels.rope import kv_elements
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, pack_pages, page_index
@@ -169,8 +169,17 @@ def _choose_measured(p, rng, levels, start, rows):
 
 
 def _score(p, rng, levels, start, rows):
-    ids = rng.integers(0, int(p["n"]), OUT_ROWS).astype(np.int32)
-    return {"logits": _logits(p, rng), "score_ids": ids, "score": blank(OUT_ROWS * 3)}
+    ids = rng.integers(0, int(p["n"]), MAX_ROWS).astype(np.int32)
+    return {"logits": _logits(p, rng), "score_ids": ids, "score": blank(MAX_ROWS * 3)}
+
+
+def _accept(p, rng, levels, start, rows):
+    """The target's rows of a few passes, all fine, and drafts that differ from all of them."""
+    out = rng.integers(0, int(p["n"]), (OUT_ROWS, 2)).astype(np.int32)
+    out[:, 1] = 1
+    tokens = rng.integers(1000, 2000, int(p["tokens"])).astype(np.int32)
+    draft_args = np.array([start + rows - 1, 1, 1, 9], np.int32)
+    return {"out": out.ravel(), "tokens": tokens, "draft_args": draft_args, "done": blank(1, np.int32)}
 
 
 _MAKERS = {
@@ -195,6 +204,7 @@ _MAKERS = {
     "choose": _choose,
     "choose_measured": _choose_measured,
     "score": _score,
+    "accept": _accept,
 }
 
 

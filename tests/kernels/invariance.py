@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from specdec_compiler.kernels.base import OUT_ROWS
+from specdec_compiler.kernels.base import MAX_ROWS, OUT_ROWS
 from specdec_compiler.kernels.twins import page_index, readable
 
 from .cases import EPS
@@ -49,12 +49,12 @@ ROW_INPUTS = {
 }
 EMBED = ("embed", "embed_rows")
 POSITIONAL = (*EMBED, "rope_append", "qkv_rope", "attention", "attend")
-FIXED_ROWS = {  # OUT_ROWS rows at every width
-    ("choose", "out"),
-    ("choose_measured", "out"),
-    ("choose_measured", "stats"),
-    ("score", "score"),
-    ("score", "score_ids"),
+FIXED_ROWS = {  # as many rows at every width
+    ("choose", "out"): OUT_ROWS,
+    ("choose_measured", "out"): OUT_ROWS,
+    ("choose_measured", "stats"): OUT_ROWS,
+    ("score", "score"): MAX_ROWS,
+    ("score", "score_ids"): MAX_ROWS,
 }
 PAGES = ("k_pages", "v_pages", "pages")
 STATE = ("args", "tokens", "done")  # written, but not by rows
@@ -132,8 +132,8 @@ def _work(spec: Spec, run: Run, probe: Arrays, rng: np.random.Generator, kind: s
 
 def _placed(spec: Spec, run: Run, name: str, row: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The probe's row at its slot, noise around it."""
-    rows = OUT_ROWS if (spec.like, name) in FIXED_ROWS else run.width
-    row = row.reshape(OUT_ROWS, -1)[0] if (spec.like, name) in FIXED_ROWS else row
+    rows = FIXED_ROWS.get((spec.like, name), run.width)
+    row = row.reshape(rows, -1)[0] if (spec.like, name) in FIXED_ROWS else row
     block = _noise(rng, row, rows * row.size).reshape(rows, row.size)
     block[run.slot] = row
     return block.ravel()
@@ -159,7 +159,7 @@ def _probe_bits(spec: Spec, run: Run, work: Work, result: Arrays) -> dict[str, b
                 for value_of in _position(spec, work, name, readable(work.params, {name: value}))
             )
         else:
-            rows = OUT_ROWS if (spec.like, name) in FIXED_ROWS else run.width
+            rows = FIXED_ROWS.get((spec.like, name), run.width)
             bits[name] = value.reshape(rows, -1)[run.slot].tobytes()
     return bits
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from specdec_compiler.emit.code import build_wgsl
 from specdec_compiler.kernels import OPS
+from specdec_compiler.kernels.base import MAX_ROWS, OUT_ROWS
 from specdec_compiler.kernels.twins import TWINS, readable
 
 from .cases import CASES, Case
@@ -22,10 +23,11 @@ VISIBLE = {
     "choose": ("out", "tokens", "args"),
     "choose_measured": ("out", "stats", "tokens", "args"),
     "score": ("score",),
+    "accept": ("args", "tokens", "draft_args"),
     "rope_append": ("k_pages", "v_pages"),
     "qkv_rope": ("k_pages", "v_pages"),
 }
-BY_ROW = ("out", "stats", "score")
+BY_ROW = {"out": OUT_ROWS, "stats": OUT_ROWS, "score": MAX_ROWS}
 PACKED = ("codes", "next_codes", "pages")  # the GPU's layouts, which would hide a wrong part
 
 
@@ -90,9 +92,9 @@ def test_nothing_else_is_written(device_run, device: str, case: Case) -> None:
         same = expected == before
         if name in BY_ROW:
             first = int(work.arrays["args"][3]) if name in ("out", "stats") else 0
-            others = np.ones(8, bool)
+            others = np.ones(BY_ROW[name], bool)
             others[first : first + int(work.arrays["args"][1])] = False
-            by_row = same.reshape(8, -1)
+            by_row = same.reshape(BY_ROW[name], -1)
             assert by_row[others].all(), "the twin itself must leave these rows"
             by_row[~others] = False
         assert got[name][same].tobytes() == before[same].tobytes()
@@ -112,7 +114,7 @@ def test_rows_past_the_valid_ones_write_nothing(device_run, device: str) -> None
                     written = work.params["kv"] * work.params["d"] * each.rows  # type: ignore[operator]
                     assert np.count_nonzero(got[name] != work.arrays[name]) <= written
                 else:
-                    assert (got[name].reshape(8, -1)[each.rows :] == UNTOUCHED).all()
+                    assert (got[name].reshape(BY_ROW[name], -1)[each.rows :] == UNTOUCHED).all()
     assert checked > 100
 
 

@@ -31,15 +31,15 @@ def mutant(function):
 def settle_with(target_len):
     """Generation.settle with another rollback length, and without its own check of that length."""
 
-    def settle(self, outcome):
-        committed = len(self.sequence)
-        self.sequence.landed(committed - len(outcome.ids) + outcome.num_accepted)
+    def settle(self, outcomes):
+        committed, last = len(self.sequence), outcomes[-1]
+        self.sequence.landed(committed - len(last.ids) + last.num_accepted)
         self.target.rollback(target_len(committed))
-        self.finish_reason = outcome.finish_reason
-        self.must_be_plain = outcome.undecided
-        self._counts["num_cycles"] += 1
+        self.finish_reason = last.finish_reason
+        self.must_be_plain = last.undecided
+        self._counts["num_cycles"] += len(outcomes)
         for name in ("num_drafted", "num_accepted", "num_evaluated"):
-            self._counts[name] += getattr(outcome, name)
+            self._counts[name] += sum(getattr(outcome, name) for outcome in outcomes)
 
     return settle
 
@@ -348,10 +348,11 @@ def steps_rolled_back_one_too_few_after_eos(patch):
     """Where an end-of-text cuts the steps of a submit, the KV of the step after it stays: the core's own guard sees it."""
     settle, rollback = Generation.settle, ModelCache.rollback
 
-    def settle_stopped(self, outcome):
+    def settle_stopped(self, outcomes):
+        outcome = outcomes[-1]
         keep = outcome.finish_reason == "stop" and not outcome.num_drafted and len(outcome.ids) < self._steps
         patch.setattr(ModelCache, "rollback", lambda cache, to_len: rollback(cache, to_len + keep))
-        settle(self, outcome)
+        settle(self, outcomes)
 
     patch.setattr(Generation, "settle", settle_stopped)
 
@@ -360,9 +361,9 @@ def steps_rolled_back_one_too_few_after_eos(patch):
 def steps_rolled_back_one_too_few(patch):
     """The same without the guard, for steps cut by a row that is not finite: the answer shows it."""
 
-    def settle(self, outcome):
-        cut = self._steps > 1 and outcome.undecided
-        settle_with(lambda committed: committed - 1 + cut)(self, outcome)
+    def settle(self, outcomes):
+        cut = self._steps > 1 and outcomes[-1].undecided
+        settle_with(lambda committed: committed - 1 + cut)(self, outcomes)
 
     patch.setattr(Generation, "settle", settle)
 
@@ -432,9 +433,10 @@ def drafts_read_from_the_first_row_on(patch):
     """Where the first step has two rows, its first row is no draft."""
     steps = ModelDrafter._steps
 
-    def early(self, committed, num_drafted):
-        proposal = steps(self, committed, num_drafted)
-        return proposal._replace(reads=[("draft.out", 0, 2 * proposal.num_drafted)])
+    def early(self, committed, num_drafted, rounds):
+        proposal = steps(self, committed, num_drafted, rounds)
+        ((name, _, count),) = proposal.reads
+        return proposal._replace(reads=[(name, 0, count)])
 
     patch.setattr(ModelDrafter, "_steps", early)
 
@@ -458,8 +460,8 @@ def steps_without_feedback(patch):
 def steps_kv_counted_as_one(patch):
     passed = Generation.passed
 
-    def one_row(self, num_rows, num_passes=1, num_draft_passes=0):
-        passed(self, 1 if num_passes > 1 else num_rows, num_passes, num_draft_passes)
+    def one_row(self, batch, num_rows):
+        passed(self, batch, 1 if batch.calls[1:] == batch.calls[:-1] else num_rows)
 
     patch.setattr(Generation, "passed", one_row)
 
@@ -468,6 +470,149 @@ def steps_kv_counted_as_one(patch):
 def one_step_only(patch):
     """Exact, but not what was asked for."""
     patch.setattr(Generation, "plain_steps", lambda self: 1)
+
+
+def accept_with(change):
+    """The device's accept, and then a change of its args or tokens; the core must not trust where they lead."""
+    honest = ScriptedBackend._accept
+
+    def wrong(self):
+        honest(self)
+        if not self._stopped:
+            change(self.tensors["target.args"], self.tensors["draft.args"], self.tensors["tokens"])
+
+    return wrong
+
+
+@mutant
+def device_accepts_one_too_many(patch):
+    def change(target, draft, tokens):
+        target[0] += 1
+        draft[0] += 1
+
+    patch.setattr(ScriptedBackend, "_accept", accept_with(change))
+
+
+@mutant
+def device_accepts_one_too_few(patch):
+    def change(target, draft, tokens):
+        target[0] -= 1
+
+    patch.setattr(ScriptedBackend, "_accept", accept_with(change))
+
+
+@mutant
+def device_moves_unseen(patch):
+    """Without the core's own check of where the device stands, the answer shows it."""
+
+    def change(target, draft, tokens):
+        target[0] += 1
+
+    patch.setattr(ScriptedBackend, "_accept", accept_with(change))
+    patch.setattr(round, "_check_start", lambda *_: None)
+
+
+@mutant
+def device_feeds_another_token(patch):
+    """The last row's token after a round is the rejected draft, not what the target says."""
+
+    def change(target, draft, tokens):
+        tokens[target[0]] = (tokens[target[0]] + 1) % 13
+
+    patch.setattr(ScriptedBackend, "_accept", accept_with(change))
+
+
+@mutant
+def draft_goes_on_one_early(patch):
+    """Exact, and useless: its drafts are for the position before."""
+
+    def change(target, draft, tokens):
+        draft[0] -= 1
+
+    patch.setattr(ScriptedBackend, "_accept", accept_with(change))
+
+
+@mutant
+def draft_goes_on_with_one_row(patch):
+    """After full acceptance its KV then has a hole."""
+
+    def change(target, draft, tokens):
+        draft[:2] = [draft[0] + 1, 1]
+
+    patch.setattr(ScriptedBackend, "_accept", accept_with(change))
+
+
+@mutant
+def rounds_over_each_other_in_out(patch):
+    def change(target, draft, tokens):
+        target[3] = 0
+
+    patch.setattr(ScriptedBackend, "_accept", accept_with(change))
+
+
+@mutant
+def device_goes_on_after_a_row_that_is_no_token(patch):
+    honest = ScriptedBackend._accept
+
+    def wrong(self):
+        before = list(self.tensors["target.args"]), list(self.tensors["draft.args"])
+        honest(self)
+        if self._stopped:
+            self._stopped = False
+            (start, rows, _, first), draft = before
+            self.tensors["target.args"][:] = [start + 1, rows, 0, first + rows]
+            self.tensors["draft.args"][:] = [start, 2, 1, draft[3]]
+
+    patch.setattr(ScriptedBackend, "_accept", wrong)
+
+
+@mutant
+def rounds_after_the_end_are_committed(patch):
+    def all_of_them(run, judged):
+        return [round.commit_run(run.sequence, drafted, verdict, run.limits) for drafted, verdict in judged]
+
+    patch.setattr(round, "_commit", all_of_them)
+
+
+@mutant
+def rounds_judged_by_the_first_ones_rows(patch):
+    judge = round._judge
+
+    def first_rows(proposal, readback):
+        if proposal and proposal.rounds > 1:
+            drafted, out, start = readback.values
+            out = out[: 2 * (1 + proposal.num_drafted)] * proposal.rounds
+            readback = readback._replace(values=[drafted, out, start])
+        return judge(proposal, readback)
+
+    patch.setattr(round, "_judge", first_rows)
+
+
+@mutant
+def rounds_never_cut(patch):
+    patch.setattr(Generation, "draft_rounds", lambda self, budget: self._rounds)
+
+
+@mutant
+def one_round_only(patch):
+    """Exact, but not what was asked for."""
+    patch.setattr(Generation, "draft_rounds", lambda self, budget: 1)
+
+
+@mutant
+def only_the_first_round_is_committed(patch):
+    commit_all = round._commit
+    patch.setattr(round, "_commit", lambda run, judged: commit_all(run, judged[:1]))
+
+
+@mutant
+def kv_of_one_round_counted(patch):
+    passed = Generation.passed
+    patch.setattr(
+        Generation,
+        "passed",
+        lambda self, batch, rows: passed(self, batch, rows // max(1, batch.calls.count("draft.accept") + 1)),
+    )
 
 
 @mutant

@@ -44,6 +44,7 @@ class Case:
     steps: int = 1
     not_finite_calls: tuple[tuple[int, int], ...] = ()
     programs: Programs = ANY
+    rounds: int = 1
 
 
 def models(case: Case):
@@ -77,6 +78,7 @@ def run_case(case: Case) -> Run:
         backend=backend,
         steps=case.steps,
         programs=case.programs,
+        rounds=case.rounds,
     )
 
 
@@ -111,6 +113,7 @@ def check_books(case: Case, run: Run) -> None:
     k = 0 if barred else case.k
     steps = 1 if drafts and not barred else case.steps
     assert speculation["plain_steps"] == steps
+    assert speculation["rounds"] == (case.rounds if drafts and not barred else 1)
     check_programs(case, run)
     assert sum(emit.num_drafted for emit in run.emits) == speculation["num_drafted"]
     assert sum(emit.num_accepted for emit in run.emits) == speculation["num_accepted"]
@@ -118,9 +121,12 @@ def check_books(case: Case, run: Run) -> None:
     committed = case.prompt_len
     for number, (one, emit) in enumerate(zip(passes(run), run.emits, strict=True)):
         assert one.start == committed - 1, "row 0 is the last committed token"
-        assert one.rows - 1 <= min(k, max_len - committed - 1), "no draft that could not be committed"
-        if case.drafter == "model":
+        if one.number == 0:
+            assert one.rows - 1 <= min(k, max_len - committed - 1), "no draft that could not be committed"
+        if case.drafter == "model" and one.number == 0:
             assert one.rows - 1 == min(k, max_len - committed - 1), "a draft model uses its whole budget"
+            fitting = rounds_fitting(case, one.rows, committed, max_len)
+            assert one.rounds == fitting, "as many rounds as asked, none too many"
         assert one.steps == min(steps, max_len - committed), "as many plain steps as asked, none too many"
         last = number == len(run.emits) - 1
         gained = emit.num_accepted + one.steps
@@ -131,6 +137,19 @@ def check_books(case: Case, run: Run) -> None:
     prefills = [batch for batch in run.backend.submits if batch.kind == "draft"]
     if case.drafter == "model" and k:
         assert len(prefills) <= -(-case.prompt_len // 4), "the draft model reads the prompt once"
+
+
+def rounds_fitting(case: Case, rows: int, committed: int, max_len: int) -> int:
+    """As many as asked; none that would not be needed if all drafts stood, and no row past the context."""
+    rounds = 1
+    while (
+        rounds < case.rounds
+        and rows > 1
+        and committed + rounds * rows < max_len
+        and committed - 1 + (rounds + 1) * rows <= case.max_context
+    ):
+        rounds += 1
+    return rounds
 
 
 def check_programs(case: Case, run: Run) -> None:
@@ -174,7 +193,7 @@ def suite() -> list[Case]:
     for submit in range(2, 7):
         for row in range(3):
             cases.append(replace(base, quality=80, not_finite=((submit, "target.verify_8", row),)))
-    return cases + steps_suite(answer) + programs_suite()
+    return cases + steps_suite(answer) + programs_suite() + rounds_suite(answer)
 
 
 def steps_suite(answer: list[int]) -> list[Case]:
@@ -194,12 +213,37 @@ def steps_suite(answer: list[int]) -> list[Case]:
     return cases
 
 
+def rounds_suite(answer: list[int]) -> list[Case]:
+    """Several rounds in one submit: every k and quality, every ending, context ends, and rows that are not finite."""
+    base = Case(7, "model", 3, quality=100, rounds=4)
+    several = (2, 3, 4)
+    cases = []
+    for seed, (rounds, k, quality) in enumerate(product(several, (1, 2, 3, 4, 7), (0, 60, 90, 100))):
+        cases.append(Case(seed, "model", k, quality, rounds=rounds, max_tokens=30))
+    for rounds, k, at in product((2, 4), (1, 3, 7), range(len(answer))):
+        cases.append(replace(base, rounds=rounds, k=k, quality=80, eos_ids=(answer[at],)))
+        cases.append(replace(base, rounds=rounds, k=k, max_tokens=at, page_size=2))
+    for rounds, k, prompt_len in product(several, (1, 3, 7), (1, 4, 5, 8, 12, 16, 20, 22, 23)):
+        ends = replace(base, k=k, rounds=rounds, quality=70, prompt_len=prompt_len, max_context=24)
+        cases.append(replace(ends, max_tokens=30))
+    for submit, call in product(
+        range(4, 7), range(20)
+    ):  # the calls of a submit of 4 rounds, drafts and accepts among them
+        cases.append(replace(base, max_tokens=30, not_finite_calls=((submit, call),)))
+        cases.append(replace(base, max_tokens=30, not_finite_calls=((submit, call), (submit, call + 5))))
+    for submit, row, quality in product(range(3, 7), range(4), (60, 100)):
+        cases.append(replace(base, quality=quality, not_finite=((submit, "target.verify_4", row),)))
+    for drafter, memory in product(("off", "ngram", "chain"), (0, 2)):
+        cases.append(replace(base, drafter=drafter, quality=60, memory=memory, max_tokens=30))
+    return cases
+
+
 def programs_suite() -> list[Case]:
     """What a self-test may leave: the same ids from every policy, by trusted programs only."""
     cases = []
     policies = [Programs(*policy) for policy in product(("any", "widest", "plain"), (True, False))]
     for programs, drafter, k in product(policies, ("off", "ngram", "model", "chain"), (1, 4, 7)):
-        base = Case(11, drafter, k, memory=2, programs=programs, steps=4)
+        base = Case(11, drafter, k, memory=2, programs=programs, steps=4, rounds=3)
         cases += [base, replace(base, prompt_len=23, max_context=24, max_tokens=9)]
         cases.append(replace(base, eos_ids=tuple(expected_ids(base)[5:6])))
     return cases

@@ -84,6 +84,7 @@ def generate(
     cancel_at: int | None = None,
     steps: int = 1,
     programs: Programs = ANY,
+    rounds: int = 1,
 ) -> Run:
     """One request on a fresh backend (or a used one); cancel_at counts this request's submits."""
     backend = backend or ScriptedBackend(plan, target, draft, script)
@@ -92,7 +93,7 @@ def generate(
     def should_cancel() -> bool:
         return cancel_at is not None and len(backend.submits) - first >= cancel_at
 
-    request = Request(prompt, max_tokens, k, eos_ids, steps)
+    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds)
     effects = decode(plan, request, make_drafter(drafter, plan), programs)
     result = drive.run(
         effects,
@@ -105,17 +106,20 @@ def generate(
 
 @dataclass(frozen=True)
 class Pass:
-    """The target's part of one submit as the device saw it."""
+    """The target's part of one round (or of plain steps in one submit) as the device saw it."""
 
     start: int
     rows: int
     drafts: list[int]
     steps: int = 1  # passes of one row, each fed by the one before
+    number: int = 0  # of the round in its submit
+    rounds: int = 1  # of that submit
 
 
 def passes(run: Run) -> list[Pass]:
-    """Every submit with the target in it, from what was written to the device and read back."""
+    """Every round whose tokens were committed, from what was written to the device and read back."""
     found = []
+    num_ids = len(run.result["prompt_ids"]) + len(run.ids)
     for batch, readback in zip(run.backend.submits, run.backend.readbacks, strict=True):
         if batch.kind not in ("verify", "round") or readback is None:
             continue
@@ -123,18 +127,42 @@ def passes(run: Run) -> list[Pass]:
         assert len(args) == 1, "a target pass writes its args once"
         start, rows = args[0][:2]
         num_passes = sum(call.startswith("target.") for call in batch.calls)
+        if batch.kind == "round":
+            found += [each for each in rounds_of(batch, readback, start, rows) if each.start + 1 < num_ids]
+            continue
         if num_passes > 1:
             assert rows == 1 and args[0][2] == 1 and set(batch.calls) == {batch.calls[0]}, "steps feed steps"
             found.append(Pass(start, rows, [], num_passes))
             continue
         assert num_passes == 1, "one target pass a cycle"
-        drafts = readback.values[0][::2] if batch.kind == "round" else []
+        drafts = []
         for name, first, values in batch.writes:
-            if name == "tokens" and batch.kind == "verify":
+            if name == "tokens":
                 drafts = values[start + 1 - first :]
         assert rows == len(drafts) + 1, "k drafts are verified over k + 1 rows"
         found.append(Pass(start, rows, drafts))
     return found
+
+
+def rounds_of(batch, readback, start: int, rows: int) -> list[Pass]:
+    """The rounds of one submit: each begins where the target's rows of the one before lead to."""
+    drafted, out = readback.values[:2]
+    num_rounds = sum(call.startswith("target.") for call in batch.calls)
+    assert len(out) == 2 * rows * num_rounds and batch.calls.count("draft.accept") == num_rounds - 1
+    found = []
+    for number in range(num_rounds):
+        drafts = drafted[2 * number * rows :: 2][: rows - 1]
+        assert rows == len(drafts) + 1, "k drafts are verified over k + 1 rows"
+        found.append(Pass(start, rows, drafts, 1, number, num_rounds))
+        said = out[2 * number * rows :: 2][:rows]
+        agreed = [draft == token for draft, token in zip(drafts, said, strict=False)]
+        start += [*agreed, False].index(False) + 1
+    return found
+
+
+def passes_of(batch) -> int:
+    """The target's passes in a submit that decodes."""
+    return sum(call.startswith("target.") for call in batch.calls) if batch.kind in ("verify", "round") else 0
 
 
 def recount(run: Run) -> dict[str, int]:
@@ -153,12 +181,12 @@ def recount(run: Run) -> dict[str, int]:
         drafted += len(seen_pass.drafts)
         accepted += agreed
         evaluated += agreed + (agreed < len(gained) and agreed < len(seen_pass.drafts))
-    steps = [call for batch in run.backend.submits for call in batch.calls if call.startswith("draft.step")]
+    calls = [call for batch in run.backend.submits for call in batch.calls]
     return {
         "num_cycles": len(seen),
         "num_drafted": drafted,
         "num_accepted": accepted,
         "num_evaluated": evaluated,
-        "num_target_passes": sum(one.steps for one in seen),
-        "num_draft_passes": len(steps),
+        "num_target_passes": sum(passes_of(batch) for batch in run.backend.submits),
+        "num_draft_passes": sum(call.startswith("draft.step") for call in calls),
     }

@@ -8,7 +8,7 @@ from plan_factory import load_made
 from simulate import generate, mostly, plain_ids, seeded
 from specdec_runtime import drive
 from specdec_runtime.backends.scripted import Script, ScriptedBackend
-from specdec_runtime.decode.effects import Readback
+from specdec_runtime.decode.effects import Emit, Readback
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.drafters.draft_model import REST_CYCLES
@@ -24,8 +24,8 @@ PROMPT = [1, 5, 6, 7, 5, 6]
 ANSWER = plain_ids(TARGET, PROMPT, 40, 120)
 
 
-def run(script, drafter="model", k=4, max_tokens=40):
-    return generate(PLAN, TARGET, PROMPT, max_tokens, drafter, k, DRAFT, script, eos_ids=())
+def run(script, drafter="model", k=4, max_tokens=40, rounds=1):
+    return generate(PLAN, TARGET, PROMPT, max_tokens, drafter, k, DRAFT, script, eos_ids=(), rounds=rounds)
 
 
 CLEAN = run(None)
@@ -129,6 +129,49 @@ def test_one_failed_submit(when, submit):
     assert result.ids == ANSWER
     assert result.result["speculation"]["fallbacks"] == {"device_fault": 1}
     assert [token_id for emit in result.emits for token_id in emit.ids] == ANSWER
+
+
+@pytest.mark.parametrize("when", ["fail_before", "fail_after"])
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_one_failed_submit_of_several_rounds(when, rounds):
+    """Nothing of it is committed, whatever the device did: plain steps from the last token, then drafts again."""
+    clean = run(None, rounds=rounds)
+    failing = [number for number, batch in enumerate(clean.backend.submits) if batch.kind == "round"]
+    assert len(failing) > 2
+    for submit in failing:
+        result = run(Script(**{when: {submit: DeviceFault("lost", "submit", "reload")}}), rounds=rounds)
+        assert result.ids == ANSWER
+        assert result.result["speculation"]["fallbacks"] == {"device_fault": 1}
+        assert [token_id for emit in result.emits for token_id in emit.ids] == ANSWER
+
+
+@pytest.mark.parametrize("call", range(23))
+def test_a_draft_that_is_not_finite_ends_its_submits_rounds(call):
+    """The device goes on with an id that means nothing; what it is told after that is not read."""
+    clean = run(None, k=4, rounds=4)
+    first = next(number for number, batch in enumerate(clean.backend.submits) if batch.kind == "round")
+    assert len(clean.backend.submits[first].calls) == 23
+    result = run(Script(not_finite_calls={(first, call)}), k=4, rounds=4)
+    assert result.ids == ANSWER
+    name = clean.backend.submits[first].calls[call]
+    spoilt = {"draft_not_finite": 1} if name.startswith("draft.step") else {}
+    assert result.result["speculation"]["fallbacks"] in (spoilt, {})
+    assert not spoilt or call > 4 or result.result["speculation"]["fallbacks"] == spoilt
+
+
+def test_a_device_that_stands_elsewhere_is_a_fault_before_anything_is_committed():
+    class Elsewhere(ScriptedBackend):
+        def submit(self, batch):
+            answer = super().submit(batch)
+            if "draft.accept" in batch.calls:
+                answer.values[-1][0] += 1
+            return answer
+
+    backend, seen = Elsewhere(PLAN, TARGET, DRAFT), []
+    effects = decode(PLAN, Request(PROMPT, 40, 3, (), rounds=2), make_drafter("model", PLAN))
+    with pytest.raises(DeviceFault, match="stands at position"):
+        drive.run(effects, backend, seen.append)
+    assert not any(isinstance(effect, Emit) for effect in seen)
 
 
 def test_a_device_that_stays_lost():

@@ -34,13 +34,13 @@ class Scripted:
     def begin(self, sequence):
         self.heard.clear()
 
-    def propose(self, sequence, budget):
+    def propose(self, sequence, budget, rounds=1):
         self.asked += 1
         ids = self.proposals.pop(0) if self.proposals else []
         return Proposal(self, len(ids), ids) if ids else None
         yield
 
-    def drafted(self, values):
+    def drafted(self, values, number):
         return []
 
     def failed(self, reason):
@@ -82,7 +82,7 @@ def test_a_drafter_that_proposes_too_much_is_a_bug():
 
 def test_chain_has_nothing_of_its_own():
     chain = ChainDrafter([])
-    for call in (lambda: chain.drafted([]), lambda: chain.failed("x")):
+    for call in (lambda: chain.drafted([], 0), lambda: chain.failed("x")):
         with pytest.raises(ContractError):
             call()
 
@@ -125,6 +125,50 @@ def test_the_draft_lags_by_one_or_after_full_acceptance_by_two(k):
     assert {lag for full, lag in drafter.lags[:-2] if full} == {2}
 
 
+class Honest(ScriptedBackend):
+    """Compares what a pass builds on, the KV of all positions before its own, with the tokens there."""
+
+    def submit(self, batch):
+        answer = super().submit(batch)
+        for name, _, values in batch.writes:
+            role, _, tensor = name.partition(".")
+            if tensor == "args":
+                read = [self._lanes[role]._read(place) for place in range(values[0])]
+                assert read == self.tensors["tokens"][: values[0]], f"{role}'s KV is not that of the tokens"
+        return answer
+
+
+def serve_honest(rounds, k, quality, seed):
+    plan = load_made(vocab_size=VOCAB, max_context=80, draft={"max_context": 80, "prefill_width": 4})
+    target = seeded(seed, VOCAB)
+    backend = Honest(plan, target, mostly(target, seeded(6, VOCAB), quality))
+    return generate(plan, target, PROMPT, 60, "model", k, eos_ids=(), backend=backend, rounds=rounds)
+
+
+QUALITIES = [(rounds, k, quality) for rounds in (1, 2, 4) for k in (1, 3, 7) for quality in (0, 60, 90, 100)]
+
+
+@pytest.mark.parametrize(("rounds", "k", "quality"), QUALITIES)
+def test_what_is_claimed_of_the_kv_is_there(rounds, k, quality):
+    for seed in range(4):
+        serve_honest(rounds, k, quality, seed)
+
+
+def test_a_draft_that_claims_its_last_unfed_token_is_noticed(monkeypatch):
+    """After several rounds, of which the last alone was accepted whole."""
+
+    def observe(self, outcome):
+        if self._num_appended:
+            self._cache.landed(self._num_appended)
+            self._num_appended = 0
+        self._cache.rollback(len(self._sequence) - 1)
+
+    monkeypatch.setattr(ModelDrafter, "observe", observe)
+    with pytest.raises(AssertionError, match="draft's KV"):
+        for rounds, k, quality in QUALITIES:
+            test_what_is_claimed_of_the_kv_is_there(rounds, k, quality)
+
+
 def test_one_submit_a_round_whatever_the_lag():
     run = generate(PLAN, TARGET, PROMPT, 30, "model", 4, mostly(TARGET, seeded(6, VOCAB), 80), eos_ids=())
     kinds = [batch.kind for batch in run.backend.submits]
@@ -137,14 +181,47 @@ def test_one_submit_a_round_whatever_the_lag():
 
 @pytest.mark.parametrize("k", [3, 6, 7])
 def test_the_rows_of_all_draft_steps_fit_into_out(k):
-    """A draft that may lag by 8 tokens: a first step of many rows leaves room for few drafts."""
-    wide = load_made(vocab_size=VOCAB, draft={"widths": [1, 2, 4, 8]})
+    """A draft that may lag by 8 tokens: a first step of many rows leaves room for fewer rounds."""
+    wide = load_made(vocab_size=VOCAB, max_context=64, draft={"widths": [1, 2, 4, 8], "max_context": 64})
+    seen = set()
     for prompt_len in range(1, 10):
-        run = generate(wide, TARGET, PROMPT[:prompt_len], 12, "model", k, TARGET, eos_ids=())
-        assert run.ids == plain_ids(TARGET, PROMPT[:prompt_len], 12, 48)
+        prompt = PROMPT[:prompt_len]
+        run = generate(wide, TARGET, prompt, 34, "model", k, TARGET, eos_ids=(), rounds=4)
+        assert run.ids == plain_ids(TARGET, prompt, 34, 64)
         first = next(batch for batch in run.backend.submits if batch.kind == "round")
         rows = int(first.calls[0].rpartition("_")[2])
-        assert run.emits[0].num_drafted == run.emits[0].num_accepted == min(k, 9 - rows)
+        assert run.emits[0].num_drafted == run.emits[0].num_accepted == k
+        rounds = sum(call.startswith("target.") for call in first.calls)
+        assert rounds == min(4, (34 - rows) // (k + 1))
+        seen.add(rounds)
+    assert seen == ({4} if k == 3 else {3, 4})
+
+
+def test_a_draft_without_a_step_of_two_rows_has_one_round_a_submit():
+    narrow = load_made(vocab_size=VOCAB, draft={"widths": [1]})
+    run = generate(narrow, TARGET, PROMPT, 20, "model", 3, TARGET, eos_ids=(), rounds=4)
+    assert run.ids == plain_ids(TARGET, PROMPT, 20, 48)
+    assert not any("draft.accept" in batch.calls for batch in run.backend.submits)
+
+
+@pytest.mark.parametrize("draft_context", range(9, 30))
+def test_rounds_end_with_the_drafts_context(draft_context):
+    """The backend refuses a row past a context; the answer goes on without the draft."""
+    plan = load_made(vocab_size=VOCAB, draft={"max_context": draft_context, "prefill_width": 4})
+    for k in (1, 3, 7):
+        run = generate(plan, TARGET, PROMPT, 30, "model", k, TARGET, eos_ids=(), rounds=4)
+        assert run.ids == plain_ids(TARGET, PROMPT, 30, 48)
+        assert run.result["speculation"]["fallbacks"] == {"draft_context": 1}
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_a_champion_as_its_own_draft_is_accepted_whole_in_every_round(rounds):
+    """Also where the device went on by itself: a draft that reads wrong tokens or rows costs acceptance."""
+    run = generate(PLAN, TARGET, PROMPT, 33, "model", 3, TARGET, eos_ids=(), rounds=rounds)
+    counts = run.result["speculation"]
+    assert counts["num_accepted"] == counts["num_evaluated"] == counts["num_drafted"]
+    whole = [batch for batch in run.backend.submits if batch.calls.count("target.verify_4") == rounds]
+    assert len(whole) == 32 // (4 * rounds), "all rounds but the last submit's"
 
 
 def test_a_stale_draft_catches_up_by_chunks_that_end_at_multiples():

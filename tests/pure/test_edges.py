@@ -189,22 +189,25 @@ def test_off_writes_nothing_but_the_new_token_and_args():
         assert batch.calls == ["target.verify_1"] and batch.reads == [("target.out", 0, 2)]
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_cancel_at_every_submit_then_the_same_again(drafter):
+def test_cancel_at_every_submit_then_the_same_again(drafter, rounds):
     """In prefill, in the draft's catch-up and in every round; the backend keeps its state in between."""
     plan = load_made(
         vocab_size=VOCAB, prefill_width=3, page_size=2, draft={"prefill_width": 2, "page_size": 2}
     )
-    whole = generate(plan, TARGET, PROMPT * 2, 14, drafter, 4, eos_ids=())
+    whole = generate(plan, TARGET, PROMPT * 2, 14, drafter, 4, eos_ids=(), rounds=rounds)
     kinds = set()
     for at in range(len(whole.backend.submits)):
-        cut = generate(plan, TARGET, PROMPT * 2, 14, drafter, 4, eos_ids=(), cancel_at=at)
+        cut = generate(plan, TARGET, PROMPT * 2, 14, drafter, 4, eos_ids=(), cancel_at=at, rounds=rounds)
         assert cut.result["finish_reason"] == "cancelled"
         assert cut.ids == whole.ids[: len(cut.ids)] and len(cut.ids) < 14
         assert [token_id for emit in cut.emits for token_id in emit.ids] == cut.ids
         assert len(cut.backend.submits) == at, "nothing is submitted after the cancel"
         kinds.add(whole.backend.submits[at].kind)
-        again = generate(plan, TARGET, PROMPT * 2, 14, drafter, 4, eos_ids=(), backend=cut.backend)
+        again = generate(
+            plan, TARGET, PROMPT * 2, 14, drafter, 4, eos_ids=(), backend=cut.backend, rounds=rounds
+        )
         assert again.ids == whole.ids
         assert again.result["speculation"] == whole.result["speculation"]
     assert kinds >= {"prefill"} | ({"round", "draft"} if drafter == "model" else {"verify"})

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specdec_runtime.decode import pages
 from specdec_runtime.decode.programs import VERIFY, Programs
-from specdec_runtime.decode.request import MAX_STEPS
+from specdec_runtime.decode.request import MAX_ROUNDS, MAX_STEPS
 
 CASES = suite()
 
@@ -59,6 +59,8 @@ def test_the_suite_reaches_what_it_is_for():
         page_size=st.sampled_from([1, 2, 4, 8, 16]),
         steps=st.integers(1, MAX_STEPS),
         programs=st.builds(Programs, st.sampled_from(VERIFY), st.booleans()),
+        rounds=st.integers(1, MAX_ROUNDS),
+        not_finite_calls=st.sets(st.tuples(st.integers(0, 9), st.integers(0, 35)), max_size=2).map(tuple),
     ),
     shuffle=st.randoms(use_true_random=False),
 )

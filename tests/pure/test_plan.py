@@ -86,7 +86,7 @@ def test_lookups_by_name():
     assert plan.target_model.role == "target"
     assert plan.draft_model is not None and plan.draft_model.role == "draft"
     assert plan.target("cpu").program("draft.step_2").width == 2
-    assert plan.target("cpu").tensor("target.out").shape == (8, 2)
+    assert plan.target("cpu").tensor("target.out").shape == (32, 2)
     assert plan.target("cpu").tensor("draft.stats").dtype == "float32"
     with pytest.raises(KeyError):
         plan.target("npu")
@@ -97,7 +97,7 @@ def test_programs_by_role():
     plan = load_made(draft={})
     assert plan.draft_model
     steps = {f"draft.{kind}_{width}": width for kind in ("step", "measure") for width in (1, 2)}
-    assert program_widths(plan.draft_model) == {"draft.prefill": 8} | steps
+    assert program_widths(plan.draft_model) == {"draft.prefill": 8, **steps, "draft.accept": 8}
     names = program_widths(plan.target_model)
     assert {f"target.{kind}_{width}" for kind in ("verify", "score") for width in (1, 2, 4, 8)} < set(names)
 

@@ -9,7 +9,7 @@ from simulate import generate, seeded
 from specdec_runtime import drive
 from specdec_runtime.backends.scripted import ScriptedBackend
 from specdec_runtime.decode.programs import ANY, Programs, programs_from_json
-from specdec_runtime.decode.request import MAX_STEPS
+from specdec_runtime.decode.request import MAX_ROUNDS, MAX_STEPS
 from specdec_runtime.decode.score import score
 from specdec_runtime.faults import ContractError, RequestError
 from specdec_runtime.worker import Engine
@@ -83,6 +83,12 @@ def test_the_reason_is_in_the_result() -> None:
 def test_steps_that_cannot_be(steps) -> None:
     with pytest.raises(RequestError, match="plain_steps"):
         generate(PLAN, TARGET, PROMPT, steps=steps)
+
+
+@pytest.mark.parametrize("rounds", [0, -1, MAX_ROUNDS + 1, True, "2", 1.0])
+def test_rounds_that_cannot_be(rounds) -> None:
+    with pytest.raises(RequestError, match="rounds"):
+        generate(PLAN, TARGET, PROMPT, rounds=rounds)
 
 
 def test_cancel_between_submits_of_several_steps() -> None:

@@ -24,6 +24,7 @@ REQUEST = {
     "drafter": "chain",
     "k": 4,
     "plain_steps": 1,
+    "rounds": 1,
 }
 
 
@@ -115,6 +116,9 @@ def error_of(text):
         ({"max_tokens": -1}, "RequestError"),
         ({"max_tokens": "9"}, "RequestError"),
         ({"k": 8}, "RequestError"),
+        ({"rounds": 5}, "RequestError"),
+        ({"rounds": 0}, "RequestError"),
+        ({"rounds": True}, "RequestError"),
         ({"drafter": "eagle"}, "RequestError"),
         ({"drafter": ["off"]}, "RequestError"),
         ({"op": "train"}, "ContractError"),

@@ -27,7 +27,7 @@ class FakeBackend:
             self.tensors |= {
                 f"{role}.args": [0] * 4,
                 f"{role}.page_table": [0] * pages,
-                f"{role}.out": [0] * 16,
+                f"{role}.out": [0] * 64,
             }
             self.tensors[f"{role}.kv"] = [0] * CONTEXT
 
@@ -56,6 +56,8 @@ class FakeBackend:
         args = self.tensors[f"{role}.args"]
         if program == "score":
             return self._score(args[1])
+        if program == "accept":
+            return self._accept()
         for row in range(args[1]):
             h = self._append(role, args[0] + row)
             if program == "measure":
@@ -80,6 +82,16 @@ class FakeBackend:
             self.tensors["target.logits"][row * PADDED : row * PADDED + VOCAB] = line
         at = 2 * (self.tensors[f"{role}.args"][3] + row)
         self.tensors[f"{role}.out"][at : at + 2] = [made, 1]
+
+    def _accept(self) -> None:
+        (start, rows, _, first), tokens = self.tensors["target.args"], self.tensors["tokens"]
+        said = self.tensors["target.out"][2 * first : 2 * (first + rows) : 2]
+        row = 0
+        while row < rows - 1 and said[row] == tokens[start + row + 1]:
+            row += 1
+        tokens[start + row + 1] = said[row]
+        self.tensors["draft.args"][:2] = start + row, 2
+        self.tensors["target.args"][:] = start + row + 1, rows, 0, first + rows
 
     def _score(self, rows: int) -> None:
         for row in range(rows):

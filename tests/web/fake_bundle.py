@@ -46,6 +46,7 @@ KERNELS = {  # name -> (entry in WGSL, arguments as (name, access))
     "step": ("step_rows", ("args r", "tokens r", "page_table r", "weights r", "kv rw", "out w")),
     "measure": ("measure", ("args r", "page_table r", "kv r", "stats w")),
     "feedback": ("feedback", ("args rw", "tokens rw", "out r")),
+    "accept": ("accept", ("target.args rw", "target.out r", "tokens rw", "draft.args rw")),
     "score": ("score", ("args r", "logits r", "score_ids r", "score w")),
 }
 EXPORTS = (*KERNELS, "__heap_base", "__stack_pointer")
@@ -149,7 +150,7 @@ class _TargetBuilder:
     def add_role(self, role: str) -> None:
         self.add(f"{role}.args", "int32", (4,), "state")
         self.add(f"{role}.page_table", "int32", (CONTEXT // PAGE,), "state")
-        self.add(f"{role}.out", "int32", (8, 2), "state")
+        self.add(f"{role}.out", "int32", (32, 2), "state")
         self.add(f"{role}.kv", "uint32", (CONTEXT,), "kv")
         self.add(f"{role}.weights", "uint32", (WEIGHTS,), "weight")
 
@@ -160,7 +161,7 @@ class _TargetBuilder:
         dispatches = []
         for name in kernels:
             names = [arg.split()[0] for arg in KERNELS[name][1]]
-            tensors = [index["tokens" if arg == "tokens" else f"{role}.{arg}"] for arg in names]
+            tensors = [index[arg if arg == "tokens" or "." in arg else f"{role}.{arg}"] for arg in names]
             dispatches.append(Dispatch(list(KERNELS).index(name), tuple(tensors), (1, 1, 1)))
         return Program(f"{role}.{kind}{suffix}", role, width, tuple(dispatches))
 
@@ -177,6 +178,8 @@ def _programs(builder: _TargetBuilder, models: tuple[Model, ...]) -> tuple[Progr
                 continue
             programs.append(builder.program("target", "verify", width, ("verify", "feedback"), f"_{width}"))
             programs.append(builder.program("target", "score", width, ("score",), f"_{width}"))
+        if model.role == "draft":
+            programs.append(builder.program("draft", "accept", 8, ("accept",)))
     return tuple(programs)
 
 

@@ -47,6 +47,18 @@ def test_greedy_is_exact_whatever_the_drafter(rig: BrowserRig, session: PageSess
     assert result["device"]["backend"] == session.options.backend
 
 
+def test_rounds_do_not_change_the_answer(rig: BrowserRig, session: PageSession) -> None:
+    """Up to 4 * 9 - 1 calls in a submit, of kinds that come again with other writes; an end of text inside one."""
+    for prompt in ([65], list(range(32, 127)) * 3):
+        plain = fake_greedy(prompt, 120)
+        for drafter, k, rounds in [("model", 1, 2), ("model", 3, 4), ("model", 7, 4), ("chain", 4, 3)]:
+            request = {"prompt_ids": prompt, "max_tokens": 120, "drafter": drafter, "k": k, "rounds": rounds}
+            result = _generate(rig, session, **request)
+            assert result["token_ids"] == plain, (drafter, k, rounds)
+            assert result["speculation"]["rounds"] == rounds
+            assert result["speculation"]["fallbacks"] == {}
+
+
 def test_result_has_every_field(rig: BrowserRig, session: PageSession) -> None:
     heard: list[str] = []
     session.on_text = heard.append
@@ -60,7 +72,7 @@ def test_result_has_every_field(rig: BrowserRig, session: PageSession) -> None:
     }  # fmt: skip
     assert set(result["speculation"]) == {
         "mode", "drafter", "num_cycles", "num_drafted", "num_accepted", "num_evaluated", "num_target_passes",
-        "num_draft_passes", "fallbacks", "plain_steps",
+        "num_draft_passes", "fallbacks", "plain_steps", "rounds",
     }  # fmt: skip
     of_cpu = {"threads", "threads_reason"} if session.options.backend == "wasm" else set()
     assert set(result["device"]) == {"backend", "adapter", "self_test", *of_cpu}

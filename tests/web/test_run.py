@@ -61,6 +61,18 @@ def test_plain_steps(native: None, capsys: pytest.CaptureFixture[str], fake_bund
         assert (code, answer["error"]["where"]) == (2, "plain_steps")
 
 
+def test_rounds(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path) -> None:
+    """The number asked for is kept where something drafts; the answer is the same."""
+    args = [str(fake_bundle), "--prompt-ids", IDS, "--max-tokens", "30", "--k", "3"]
+    for drafter, rounds in (("off", 1), ("model", 3), ("chain", 3)):
+        code, result = _json(capsys, *args, "--drafter", drafter, "--rounds", "3")
+        assert code == 0 and result["token_ids"] == fake_greedy(PROMPT_IDS, 30)
+        assert result["speculation"]["rounds"] == rounds
+    for bad in ("0", "5", "-1"):
+        code, answer = _json(capsys, *args, f"--rounds={bad}")
+        assert (code, answer["error"]["where"]) == (2, "rounds")
+
+
 def test_native_streams_text_and_says_the_counts(
     native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path
 ) -> None:

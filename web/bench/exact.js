@@ -1,5 +1,5 @@
-// Greedy equality on this machine's device: every prompt plain, then several plain steps a submit, then with each drafter and k; all
-// token ids compared.
+// Greedy equality on this machine's device: every prompt plain, then several plain steps a submit, then with each drafter and k, and
+// with several rounds a submit; all token ids compared.
 //
 // Opened with ?bundle=URL&backend=webgpu[&tokens=128][&prompts=URL]; prompts.json is [[name, text, raw], ...]. The outcome is
 // window.benchResult and goes to POST /result where a runner listens. Also scores one answer at every width: equal, or it says so.
@@ -10,6 +10,7 @@ import { report } from "./outcome.js";
 const KS = [1, 3, 7];
 const DRAFTERS = ["ngram", "model"];
 const PLAIN_STEPS = [2, 4, 8];
+const ROUNDS = [2, 4]; // of the draft model
 
 /** @param {URLSearchParams} query */
 async function run(query) {
@@ -24,9 +25,10 @@ async function run(query) {
     const row = { name, tokens: plain.token_ids.length, plain_ms: plain.timing_ms.decode, prefill_ms: plain.timing_ms.prefill };
     const text = plain.text.slice(0, 60);
     const speeds = /** @type {Record<string, number>} */ ({});
-    const variants = PLAIN_STEPS.map((plain_steps) => ({ label: `plain ${plain_steps}`, drafter: "off", k: 0, plain_steps }));
-    for (const drafter of DRAFTERS) {
-      for (const k of KS) variants.push({ label: `${drafter} ${k}`, drafter, k, plain_steps: 1 });
+    const variants = PLAIN_STEPS.map((plain_steps) => ({ label: `plain ${plain_steps}`, drafter: "off", k: 0, plain_steps, rounds: 1 }));
+    for (const k of KS) {
+      for (const drafter of DRAFTERS) variants.push({ label: `${drafter} ${k}`, drafter, k, plain_steps: 1, rounds: 1 });
+      for (const rounds of ROUNDS) variants.push({ label: `model ${k} x ${rounds}`, drafter: "model", k, plain_steps: 1, rounds });
     }
     for (const { label, ...variant } of variants) {
       const fast = await client.generate({ ...request, ...variant });

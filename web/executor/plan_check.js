@@ -10,6 +10,7 @@
 /** @typedef {(path: string, message: string) => never} Fail */
 
 const MAX_ROWS = 8;
+const OUT_ROWS = 32;
 const TOKENS_SLACK = 64;
 const OFFSET_ALIGNMENT = 256;
 const MAX_PAGE = 256;
@@ -188,6 +189,7 @@ class Checker {
       for (const kind of model.role === "target" ? ["verify", "score"] : ["step", "measure"]) {
         for (const width of model.widths) needed.set(`${model.role}.${kind}_${width}`, width);
       }
+      if (model.role === "draft") needed.set("draft.accept", MAX_ROWS);
     }
     return needed;
   }
@@ -253,8 +255,8 @@ class Checker {
     ];
     for (const { role, num_pages } of this.models) {
       named.push([`${role}.args`, "int32", [4]], [`${role}.page_table`, "int32", [num_pages]]);
-      named.push([`${role}.out`, "int32", [MAX_ROWS, 2]]);
-      if (role === "draft") named.push(["draft.stats", "float32", [MAX_ROWS, 2]]);
+      named.push([`${role}.out`, "int32", [OUT_ROWS, 2]]);
+      if (role === "draft") named.push(["draft.stats", "float32", [OUT_ROWS, 2]]);
     }
     return named;
   }

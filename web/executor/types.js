@@ -41,6 +41,7 @@
  * @typedef {{
  *   info: {backend: string, adapter: string, self_test?: object, threads?: number, threads_reason?: string},
  *   plainSteps: number,
+ *   rounds: number,
  *   weightSpace: (buffer: number, offset: number, bytes: number) => Uint8Array<ArrayBuffer>,
  *   weightsArrived: (buffer: number, offset: number, space: Uint8Array<ArrayBuffer>) => void,
  *   ready: (onProgress: (done: number, total: number) => void) => Promise<void>,

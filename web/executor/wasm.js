@@ -127,6 +127,7 @@ export class WasmExecutor {
     /** @type {import("./types.js").Executor["info"]} */
     this.info = { backend: "wasm", adapter, threads, threads_reason: reason };
     this.plainSteps = 1; // a submit costs nothing here
+    this.rounds = 1;
     this.isAsync = false;
     this.memoryBytes = memory.buffer.byteLength;
     this.memory = /** @type {ArrayBuffer} */ (memory.buffer);

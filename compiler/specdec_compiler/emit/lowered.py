@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from specdec_models import ProgramShape, RuntimeConfig, build_program, build_score
+from specdec_models import ProgramShape, RuntimeConfig, build_accept, build_program, build_score
+from specdec_runtime.plan.schema import MAX_ROWS
 
 from ..cache import cached
 from ..kernels import OPS, kernel_name
@@ -62,7 +63,8 @@ class ProgramSpec:
 
 
 def part_programs(part: Part) -> list[ProgramSpec]:
-    """THE list of programs of a model: prefill, a pass with a head for each width, the target's scores, the draft's measured steps."""
+    """THE list of programs of a model: prefill, a pass with a head for each width; the target's scores; the draft's measured steps and what
+    lies between two rounds."""
     role, config = part.role, part.config
     results = (f"{role}.logits", f"{role}.out", f"{role}.done")
     kind = "verify" if role == "target" else "step"
@@ -80,6 +82,7 @@ def part_programs(part: Part) -> list[ProgramSpec]:
         for width in WIDTHS[role]:
             make = partial(build_program, config, ProgramShape(width, True, measured=True))
             programs.append(ProgramSpec(f"draft.measure_{width}", width, make, measured))
+        programs.append(ProgramSpec("draft.accept", MAX_ROWS, partial(build_accept, config), ("draft.done",)))
     return programs
 
 

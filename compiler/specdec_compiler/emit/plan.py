@@ -6,7 +6,7 @@ from typing import Any
 
 from specdec_models import RuntimeConfig
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import DTYPE_BYTES, MAX_ROWS
+from specdec_runtime.plan.schema import DTYPE_BYTES, MAX_ROWS, OUT_ROWS
 
 from ..targets import GPU_FEATURES, GUARANTEED_LIMITS, WASM_FEATURES
 from .lowered import PREFILL_WIDTH, WIDTHS, Lowered, Part
@@ -188,7 +188,7 @@ def state_tensors(part: Part, target: str) -> dict[str, tuple[str, str, tuple[in
         "tokens": ("state", "int32", (c.num_tokens,)),
         f"{role}.args": ("state", "int32", (4,)),
         f"{role}.page_table": ("state", "int32", (c.num_pages,)),
-        f"{role}.out": ("state", "int32", (MAX_ROWS, 2)),
+        f"{role}.out": ("state", "int32", (OUT_ROWS, 2)),
         f"{role}.done": ("state", "int32", (1,)),
         f"{role}.logits": ("state", "float32", (MAX_ROWS, c.padded_vocab)),
     }
@@ -196,7 +196,7 @@ def state_tensors(part: Part, target: str) -> dict[str, tuple[str, str, tuple[in
         state["target.score_ids"] = ("state", "int32", (MAX_ROWS,))
         state["target.score"] = ("state", "float32", (MAX_ROWS, 3))
     else:
-        state["draft.stats"] = ("state", "float32", (MAX_ROWS, 2))
+        state["draft.stats"] = ("state", "float32", (OUT_ROWS, 2))
     for i in range(c.num_layers):
         block = (c.num_pages, c.num_kv_heads)
         if target == "cpu":

@@ -57,8 +57,10 @@ class ReadProgram:
 
 def plan_name(parameter: str, target: str, role: str, weights: str) -> str:
     """Relax parameter -> plan tensor: state and pages belong to the model's role, weights to whoever owns them."""
-    if parameter == "state.tokens":
+    if parameter in ("state.tokens", "tokens"):
         return "tokens"
+    if parameter in ("target_args", "target_out", "draft_args"):  # of the one program that sees both models
+        return parameter.replace("_", ".", 1)
     if parameter.startswith("state.") and parameter != "state.rope":
         return f"{role}.{parameter.removeprefix('state.')}"
     pages = re.fullmatch(r"layers\.(\d+)\.pages\.([kv])", parameter)

@@ -1,5 +1,6 @@
 """Every kernel the compiler knows, by op name. One op a file or a small family; the NumPy twins live in twins.py."""
 
+from .accept import ACCEPT
 from .attention import ATTENTION
 from .attention_gpu import ATTENTION_MERGE, ATTENTION_SPLIT
 from .base import Op, Params, kernel_name
@@ -38,6 +39,7 @@ OPS: dict[str, Op] = {
         MEASURE_SPLIT,
         MEASURE_MERGE,
         SCORE,
+        ACCEPT,
     )
 }
 

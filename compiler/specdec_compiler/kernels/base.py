@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import MAX_ROWS
+from specdec_runtime.plan.schema import MAX_ROWS as MAX_ROWS
+from specdec_runtime.plan.schema import OUT_ROWS as OUT_ROWS
 from tvm import tirx
 
 from ..quantize import (
@@ -64,7 +65,6 @@ def ceil_div(a: int, b: int) -> int:
 
 
 SPLIT = 256  # the CPU's attention merges partial results every this many absolute positions
-OUT_ROWS = MAX_ROWS  # rows of the out, logits and score tensors: the widest verify program
 ARGS = 4  # start, num_rows, feedback, first row of out
 
 

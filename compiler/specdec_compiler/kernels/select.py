@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, OUT_ROWS, Form, Op, Params, by_row
+from .base import ARGS, MAX_ROWS, OUT_ROWS, Form, Op, Params, by_row
 from .ir import (
     F32X4,
     I32X4,
@@ -261,8 +261,8 @@ SCORE_FIELDS = 3  # margin (top-1 minus top-2 logit), logprob of the given id, t
 
 
 def _score_params(p: Params):
-    ids = ("score_ids", OUT_ROWS, "int32")
-    return [("args", ARGS, "int32"), logits_buffer(p), ids, ("score", OUT_ROWS * SCORE_FIELDS, "float32")]
+    ids = ("score_ids", MAX_ROWS, "int32")
+    return [("args", ARGS, "int32"), logits_buffer(p), ids, ("score", MAX_ROWS * SCORE_FIELDS, "float32")]
 
 
 def _push(value, first, second):

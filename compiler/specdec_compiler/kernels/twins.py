@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from .base import GROUP, OUT_ROWS, Params, weight_rows
+from .base import GROUP, MAX_ROWS, OUT_ROWS, Params, weight_rows
 from .quantize import GROUP_WORDS
 
 Arrays = Mapping[str, np.ndarray]
@@ -345,13 +345,32 @@ def choose_measured(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
 
 
 def score(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
-    result = a["score"].astype(np.float64).reshape(OUT_ROWS, 3)
+    result = a["score"].astype(np.float64).reshape(MAX_ROWS, 3)
     for row in _rows(a):
         logits = _logits(p, a, row)
         second, first = np.sort(logits)[-2:]
         given = logits[np.clip(a["score_ids"][row], 0, len(logits) - 1)]
         result[row] = first - second, given - first - np.log(np.exp(logits - first).sum()), first
     return {"score": result}
+
+
+def accept(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    """The leading rows that say what the tokens after them are; then the first other row's id, if it is one."""
+    args, draft_args = a["args"].astype(np.int64), a["draft_args"].astype(np.int64)
+    tokens, out = a["tokens"].astype(np.int64), a["out"].reshape(OUT_ROWS, 2)
+    start, rows, _, first = (int(x) for x in args)
+    if rows:
+        said = [int(token) if finite == 1 else -1 for token, finite in out[first : first + rows]]
+        count = 0
+        while count < rows - 1 and said[count] == tokens[start + 1 + count]:
+            count += 1
+        if 0 <= said[count] < int(p["n"]):
+            tokens[start + count + 1] = said[count]
+            args[0], args[3] = start + count + 1, first + rows
+            draft_args[:3] = start + count, 2, 1
+        else:
+            args[1], draft_args[1:3] = 0, 0
+    return {"args": args, "tokens": tokens, "draft_args": draft_args, "done": np.array([1])}
 
 
 TWINS: dict[str, Twin] = {
@@ -376,4 +395,5 @@ TWINS: dict[str, Twin] = {
     "choose": choose,
     "choose_measured": choose_measured,
     "score": score,
+    "accept": accept,
 }

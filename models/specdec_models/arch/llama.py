@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from ..config import ProgramShape, RuntimeConfig
+from ..config import OUT_ROWS, ProgramShape, RuntimeConfig
 from ..layers import Fused, Matrix, RMSNorm, add, op, quantize, rows
 
 
@@ -97,8 +97,8 @@ class Llama(nn.Module):
         head = self.embed if c.tied_embedding else self.head
         logits = head(state.args, *self.norm(state.args, x))
         over = {"m": m, "n": c.vocab_size, "padded": c.padded_vocab}
-        results = [op("argmax", [state.args, logits], [((8, 2), "int32")], **over)]
+        results = [op("argmax", [state.args, logits], [((OUT_ROWS, 2), "int32")], **over)]
         if self.shape.measured:
-            results.append(op("measure", [state.args, logits], [((8, 2), "float32")], **over))
+            results.append(op("measure", [state.args, logits], [((OUT_ROWS, 2), "float32")], **over))
         done = op("advance", [state.args, state.tokens, results[0]], [((1,), "int32")], tokens=c.num_tokens)
         return logits, *results, done

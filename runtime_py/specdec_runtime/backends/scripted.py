@@ -18,7 +18,7 @@ from typing import Any
 
 from specdec_runtime.decode.effects import KINDS, Readback, Submit
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import MAX_ROWS, Model, Plan, host_tensors, program_widths
+from specdec_runtime.plan.schema import OUT_ROWS, Model, Plan, host_tensors, program_widths
 
 NextId = Callable[[tuple[int, ...]], int]  # tokens of positions 0..p -> id for position p + 1
 Scores = Callable[
@@ -85,7 +85,7 @@ class _Lane:
     def out_row(self, num_rows: int) -> int:
         """Where the rows of this pass begin in `out`; a kernel would clamp it, over rows of passes before."""
         first = self.tensor("args")[3]
-        if not 0 <= first <= MAX_ROWS - num_rows:
+        if not 0 <= first <= OUT_ROWS - num_rows:
             raise ContractError(f"{num_rows} rows from row {first} of out", f"{self.model.role}.args")
         return first
 
@@ -135,6 +135,7 @@ class ScriptedBackend:
         self._script = script or Script()
         self._scores = scores
         self._stats = stats
+        self._stopped = False
 
     def submit(self, batch: Submit) -> Readback:
         number = len(self.submits)
@@ -146,6 +147,7 @@ class ScriptedBackend:
             raise self._script.fail_before[number]
         for name, first, numbers in batch.writes:
             self._write(name, first, list(numbers))
+        self._stopped = False  # by a row that is no token: the rest of the submit does nothing
         for step, program in enumerate(batch.calls):
             self._call(program, number, step)
         if number in self._script.fail_after:
@@ -174,6 +176,11 @@ class ScriptedBackend:
             raise ContractError("there is no such program", program)
         role, operation = program.split(".")
         lane, width = self._lanes[role], self._widths[program]
+        if operation == "accept":
+            self._accept()
+            return
+        if not lane.tensor("args")[1] and self._stopped:
+            return
         if operation.startswith("score"):
             self._score(lane, width)
             return
@@ -199,6 +206,27 @@ class ScriptedBackend:
         """The last row's id becomes the next token; the next pass starts there, and in the next row of out."""
         self._write("tokens", position, [lane.tensor("out")[2 * (next_row - 1)]])
         lane.tensor("args")[:] = [position, 1, 1, next_row]
+
+    def _accept(self) -> None:
+        """The rule once more, in the way of a device: nothing but its own tensors."""
+        (start, num_rows, feedback, first), tokens = self.tensors["target.args"], self.tensors["tokens"]
+        if self._stopped:
+            return
+        if feedback or not num_rows:
+            raise ContractError("no verify pass came before", "draft.accept")
+        out = self.tensors["target.out"][2 * first : 2 * (first + num_rows)]
+        row = 0
+        while row < num_rows - 1 and out[2 * row + 1] and out[2 * row] == tokens[start + row + 1]:
+            row += 1
+        token_id, is_finite = out[2 * row : 2 * row + 2]
+        self._stopped = not is_finite or not 0 <= token_id < self._lanes["target"].model.vocab_size
+        if self._stopped:
+            self.tensors["target.args"][1] = 0
+            self.tensors["draft.args"][1:3] = [0, 0]
+            return
+        self._write("tokens", start + row + 1, [token_id])
+        self.tensors["target.args"][:] = [start + row + 1, num_rows, 0, first + num_rows]
+        self.tensors["draft.args"][:3] = [start + row, 2, 1]
 
     def _score(self, lane: _Lane, width: int) -> None:
         _, num_rows = lane.rows(width)

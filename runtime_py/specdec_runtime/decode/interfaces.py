@@ -32,14 +32,19 @@ class Outcome(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """Drafts for the next positions: ids the host knows, or calls that write them to `tokens`."""
+    """Drafts for the next positions: ids the host knows, or calls that write them to `tokens`.
+
+    With `rounds` above 1 the device accepts the drafts itself and goes on: `again` lies between two verify passes.
+    """
 
     source: Drafter
-    num_drafted: int
+    num_drafted: int  # in every round
     ids: Ids[int] = ()  # known to the host; empty where `calls` make them
     writes: Ids[Write] = ()  # these three go into the verify pass's own submit, before it
     calls: Ids[str] = ()
     reads: Ids[Read] = ()
+    rounds: int = 1
+    again: Ids[str] = ()  # accepts the round before, and drafts the next one
 
 
 Steps = Generator[Submit, Readback, Proposal | None]
@@ -60,12 +65,13 @@ class Drafter(Protocol):
         """A new request; the sequence holds its prompt and will grow."""
         ...
 
-    def propose(self, sequence: Sequence, budget: int) -> Steps:
-        """1 to `budget` drafts, or None. May yield submits of its own first (kind "draft")."""
+    def propose(self, sequence: Sequence, budget: int, rounds: int = 1) -> Steps:
+        """1 to `budget` drafts in each of 1 to `rounds` rounds, or None. May yield submits of its own first (kind "draft")."""
         ...
 
-    def drafted(self, values: list[list[Any]]) -> list[int]:
-        """The drafted ids, from the values of the proposal's reads; [] when they must not be used."""
+    def drafted(self, values: list[list[Any]], number: int) -> list[int]:
+        """The drafted ids of round `number`, from the values of the proposal's reads; fewer where the rest must not be used,
+        and then no later round is asked for."""
         ...
 
     def failed(self, reason: str) -> None:
@@ -73,5 +79,5 @@ class Drafter(Protocol):
         ...
 
     def observe(self, outcome: Outcome) -> None:
-        """One cycle is over, whoever proposed."""
+        """One cycle is over, whoever proposed; those of one submit are told when all of them are committed."""
         ...

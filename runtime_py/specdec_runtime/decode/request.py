@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_runtime.faults import RequestError
-from specdec_runtime.plan.schema import MAX_ROWS, Plan
+from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan
 
 MAX_K = MAX_ROWS - 1
-MAX_STEPS = MAX_ROWS  # the rows of all steps of a submit lie in `out`
+MAX_STEPS = 8  # more gain little, and waste what follows the end of an answer
+MAX_ROUNDS = OUT_ROWS // MAX_ROWS  # the rows of all rounds of a submit lie in `out`
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,15 @@ class Request:
     k: int = 4
     eos_ids: Sequence[int] | None = None
     steps: int = 1  # plain steps in one submit where nothing drafts
+    rounds: int = 1  # rounds in one submit where a drafter can go on without the host
 
 
 def check_request(plan: Plan, request: Request) -> None:
     """Raise RequestError at the first thing that cannot be served."""
     check_count(request.max_tokens, "max_tokens", None)
     check_count(request.k, "k", MAX_K)
-    check_steps(request.steps)
+    check_several(request.steps, "plain_steps", MAX_STEPS)
+    check_several(request.rounds, "rounds", MAX_ROUNDS)
     check_ids(plan, request.prompt_ids, "prompt_ids")
     check_room(plan, len(request.prompt_ids), 1)
     if request.eos_ids:
@@ -58,11 +61,10 @@ def check_count(value: Any, name: str, highest: int | None) -> None:
         raise RequestError(f"{name} is {value!r}", name, f"Give a whole number {limit}")
 
 
-def check_steps(value: Any) -> None:
-    """Plain steps in one submit."""
-    if type(value) is not int or not 1 <= value <= MAX_STEPS:
-        action = f"Give a whole number from 1 to {MAX_STEPS}"
-        raise RequestError(f"plain_steps is {value!r}", "plain_steps", action)
+def check_several(value: Any, name: str, highest: int) -> None:
+    """How many of something lie in one submit: at least one."""
+    if type(value) is not int or not 1 <= value <= highest:
+        raise RequestError(f"{name} is {value!r}", name, f"Give a whole number from 1 to {highest}")
 
 
 def check_ids(plan: Plan, ids: Sequence[Any], name: str) -> None:

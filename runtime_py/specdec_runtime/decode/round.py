@@ -3,10 +3,11 @@
 `decode` is a generator without I/O. It yields effects (effects.py) and is sent a `Readback` for every
 `Submit`. The same code runs under a scripted table, natively, and in the browser. Promise (greedy): the
 committed ids are the ones the target alone would give, whatever the drafter, k, or drafter faults.
-Invariants: a cycle is ONE target pass over the last committed token and the drafts (where nothing ever
-drafts it may be several plain steps in one submit), and commits at least one token unless its first row was
-not finite; the target's KV is one short of the committed tokens after every cycle, because the last token is
-row 0 of the next pass.
+Invariants: a round is ONE target pass over the last committed token and the drafts, and commits at least one
+token unless its first row was not finite; the target's KV is one short of the committed tokens after every
+submit, because the last token is row 0 of the next pass. A submit holds one round, or several: the device then
+accepts each but the last by the same rule and goes on (kernels/accept.py), and what it said in all of them is
+judged and committed here, round by round. Where nothing ever drafts, a submit may hold several plain steps.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from specdec_runtime.decode.effects import (
     Readback,
     check_readback,
 )
-from specdec_runtime.decode.interfaces import Drafter, Proposal
+from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
@@ -46,7 +47,7 @@ def _decode(run: Generation) -> Effects:
         if run.finish_reason is None:
             yield from _prefill(run)
         while run.finish_reason is None:
-            yield from _cycle(run)
+            yield from _turn(run)
     except Cancelled:
         run.finish_reason = "cancelled"
     yield Finish(run.result())
@@ -60,40 +61,53 @@ def _prefill(run: Generation) -> Effects:
         yield Progress(run.target.cached_len, to_len)
 
 
-def _cycle(run: Generation) -> Effects:
-    """One round: the whole algorithm."""
+Judged = tuple[list[int], Verdict]  # one round: what was drafted, and how far the target agrees
+
+
+def _turn(run: Generation) -> Effects:
+    """One submit with the target in it: the whole algorithm."""
     steps = run.plain_steps()
     if steps > 1:
-        drafted, out = yield from _plain_steps(run, steps)
+        judged = yield from _plain_steps(run, steps)
     else:
         proposal = yield from _propose(run)
-        drafted, out = yield from _verify(run, proposal)
-    verdict = accept_greedy(drafted, out)
-    _check_verdict(run, drafted, verdict)
-    outcome = commit_run(run.sequence, drafted, verdict, run.limits)
+        judged = yield from _verify(run, proposal)
+    outcomes = _commit(run, judged)
     if steps > 1:
-        outcome = outcome.as_plain()
-    run.settle(outcome)
-    run.drafter.observe(outcome)
-    if outcome.ids:
-        yield Emit(outcome.ids, outcome.num_drafted, outcome.num_accepted)
+        outcomes = [outcome.as_plain() for outcome in outcomes]
+    run.settle(outcomes)
+    for outcome in outcomes:
+        run.drafter.observe(outcome)
+    for outcome in outcomes:
+        if outcome.ids:
+            yield Emit(outcome.ids, outcome.num_drafted, outcome.num_accepted)
+
+
+def _commit(run: Generation, judged: list[Judged]) -> list[Outcome]:
+    """Round by round, up to the first terminal event: what the device did after it is nobody's."""
+    outcomes: list[Outcome] = []
+    for drafted, verdict in judged:
+        _check_verdict(run, drafted, verdict)
+        outcomes.append(commit_run(run.sequence, drafted, verdict, run.limits))
+        if outcomes[-1].finish_reason:
+            break
+    return outcomes
 
 
 def _propose(run: Generation) -> Generator[Effect, Readback, Proposal | None]:
     budget = run.draft_budget()
     if budget <= 0:
         return None
-    proposal = yield from run.drafter.propose(run.sequence, budget)
-    if proposal is not None and not 0 < proposal.num_drafted <= budget:
-        message = f"{proposal.source.name} proposed {proposal.num_drafted} drafts of {budget}"
-        raise ContractError(message, "decode/round.py")
-    return proposal
+    rounds = run.draft_rounds(budget)
+    proposal = yield from run.drafter.propose(run.sequence, budget, rounds)
+    if proposal is None or (0 < proposal.num_drafted <= budget and 0 < proposal.rounds <= rounds):
+        return proposal
+    message = f"{proposal.source.name} proposed {proposal.num_drafted} drafts of {budget}"
+    raise ContractError(f"{message} in {proposal.rounds} rounds of {rounds}", "decode/round.py")
 
 
-def _verify(
-    run: Generation, proposal: Proposal | None
-) -> Generator[Effect, Readback, tuple[list[int], list[int]]]:
-    """Run the target over the last token and the drafts; the drafted ids and the target's rows."""
+def _verify(run: Generation, proposal: Proposal | None) -> Generator[Effect, Readback, list[Judged]]:
+    """Run the target over the last token and the drafts, once a round; the rounds that are of use, judged."""
     batch = run.verify_submit(proposal)
     try:
         readback = yield batch
@@ -105,24 +119,50 @@ def _verify(
         batch = run.verify_submit(None)
         readback = yield batch
     check_readback(batch, readback)
-    run.passed(1 + proposal.num_drafted if proposal else 1, 1, len(proposal.calls) if proposal else 0)
-    return _drafted_ids(proposal, readback), readback.values[-1]
+    num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
+    judged = _judge(proposal, readback)
+    if rounds > 1:
+        _check_start(run, judged[: rounds - 1], num_rows, readback.values[-1][0])
+    run.passed(batch, num_rows * rounds)
+    return judged
 
 
-def _plain_steps(run: Generation, steps: int) -> Generator[Effect, Readback, tuple[list[int], list[int]]]:
-    """The target's own steps: each but the last is a draft that cannot be wrong; and all their rows."""
+def _plain_steps(run: Generation, steps: int) -> Generator[Effect, Readback, list[Judged]]:
+    """The target's own steps: each but the last is a draft that cannot be wrong."""
     batch = run.steps_submit(steps)
     readback = yield batch
     check_readback(batch, readback)
-    run.passed(steps, steps)
+    run.passed(batch, steps)
     (out,) = readback.values
-    return out[0:-2:2], out
+    drafted = out[0:-2:2]
+    return [(drafted, accept_greedy(drafted, out))]
 
 
-def _drafted_ids(proposal: Proposal | None, readback: Readback) -> list[int]:
+def _judge(proposal: Proposal | None, readback: Readback) -> list[Judged]:
+    """Each round by its own rows of `out`, up to one that is undecided (the device stopped there) or lacks drafts."""
     if proposal is None:
-        return []
-    return list(proposal.ids) or proposal.source.drafted(readback.values[:-1])
+        return [([], accept_greedy([], readback.values[0]))]
+    num_reads, num_numbers = len(proposal.reads), 2 * (1 + proposal.num_drafted)
+    judged: list[Judged] = []
+    for number in range(proposal.rounds):
+        ids = list(proposal.ids) or proposal.source.drafted(readback.values[:num_reads], number)
+        out = readback.values[num_reads][number * num_numbers : (number + 1) * num_numbers]
+        judged.append((ids, accept_greedy(ids, out)))
+        if judged[-1][1].next_id is None or len(ids) < proposal.num_drafted:
+            break
+    return judged
+
+
+def _check_start(run: Generation, judged: list[Judged], num_rows: int, start: int) -> None:
+    """Where the device stands must be where its rows lead to, or the rows of its later rounds are those of other tokens."""
+    if any(len(ids) + 1 < num_rows for ids, _ in judged):
+        return  # it went on with a draft that is of no use, and nothing after that is used
+    moved = sum(verdict.num_accepted + 1 for _, verdict in judged if verdict.next_id is not None)
+    if start != len(run.sequence) - 1 + moved:
+        message = (
+            f"the device stands at position {start}, {moved} after {len(run.sequence) - 1} were accepted"
+        )
+        raise DeviceFault(message, "target.args", "Use another backend, or rounds 1")
 
 
 def _check_verdict(run: Generation, drafted: list[int], verdict: Verdict) -> None:

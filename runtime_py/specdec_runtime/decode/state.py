@@ -37,6 +37,7 @@ class Generation:
         self._max_drafts = min(request.k, programs.max_rows(model) - 1)
         never_drafts = drafter.idle or self._max_drafts == 0
         self._steps = request.steps if never_drafts else 1
+        self._rounds = 1 if never_drafts else request.rounds
         barred = programs.verify == "plain" and request.k > 0 and not drafter.idle
         self._fallbacks = {"rows_differ": 1} if barred else {}
         self._counts = dict.fromkeys(_COUNTS, 0)
@@ -46,6 +47,13 @@ class Generation:
         if self.must_be_plain:
             return 0
         return min(self._max_drafts, self.limits.max_len - len(self.sequence) - 1)
+
+    def draft_rounds(self, budget: int) -> int:
+        """Rounds of that many drafts the next submit may hold: none that could not be needed, and all inside the context."""
+        committed, num_rows = len(self.sequence), budget + 1
+        needed = -(-(self.limits.max_len - committed) // num_rows)
+        fitting = (self.target.model.max_context - committed + 1) // num_rows
+        return max(1, min(self._rounds, needed, fitting))
 
     def plain_steps(self) -> int:
         """Steps the next submit may hold: more than one only where nothing ever drafts."""
@@ -58,37 +66,44 @@ class Generation:
         return Submit("verify", writes, [self._program(1)] * steps, [("target.out", 0, 2 * steps)])
 
     def verify_submit(self, proposal: Proposal | None) -> Submit:
-        """The cycle's one target pass, after the proposal's own calls in the same submit."""
-        num_rows = 1 + (proposal.num_drafted if proposal else 0)
+        """One target pass a round, after the proposal's own calls; what a cycle of one round reads last is `out`.
+
+        With more rounds the last read is where the device stands at the last one.
+        """
+        num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
         writes = self.sequence.token_writes(len(self.sequence), proposal.ids if proposal else ())
-        writes += self.target.feed(num_rows)
-        calls, out = [self._program(num_rows)], ("target.out", 0, 2 * num_rows)
+        writes += self.target.feed(num_rows, (rounds - 1) * num_rows)
+        verify, out = self._program(num_rows), ("target.out", 0, 2 * num_rows * rounds)
         if not proposal or not proposal.calls:
-            return Submit("verify", writes, calls, [out])
-        calls = [*proposal.calls, *calls]
-        return Submit("round", [*writes, *proposal.writes], calls, [*proposal.reads, out])
+            return Submit("verify", writes, [verify], [out])
+        calls = [*proposal.calls, verify] + [*proposal.again, verify] * (rounds - 1)
+        reads = [*proposal.reads, out] + ([("target.args", 0, 1)] if rounds > 1 else [])
+        return Submit("round", [*writes, *proposal.writes], calls, reads)
 
     def _program(self, num_rows: int) -> str:
         return f"target.verify_{self._programs.width(self.target.model, num_rows)}"
 
-    def passed(self, num_rows: int, num_passes: int = 1, num_draft_passes: int = 0) -> None:
-        """That submit succeeded: the device has the committed ids and the KV of every row."""
+    def passed(self, batch: Submit, num_rows: int) -> None:
+        """That submit succeeded: the device has the committed ids and the KV of every row, of num_rows at most."""
         self.sequence.landed(len(self.sequence))
         self.target.landed(num_rows)
-        self._counts["num_target_passes"] += num_passes
-        self._counts["num_draft_passes"] += num_draft_passes
+        self._counts["num_target_passes"] += sum(call.startswith("target.") for call in batch.calls)
+        self._counts["num_draft_passes"] += sum(call.startswith("draft.step") for call in batch.calls)
 
-    def settle(self, outcome: Outcome) -> None:
-        """After a commit: roll the target back to committed - 1 and count."""
-        committed = len(self.sequence)
-        num_written = committed - len(outcome.ids) + outcome.num_accepted
-        self.sequence.landed(num_written)  # accepted drafts are in `tokens` already
+    def settle(self, outcomes: list[Outcome]) -> None:
+        """After a submit's commits: roll the target back to committed - 1 and count."""
+        committed, last = len(self.sequence), outcomes[-1]
+        num_written = committed - len(last.ids) + last.num_accepted
+        self.sequence.landed(
+            num_written
+        )  # accepted drafts are in `tokens` already, and rounds before the last whole
         self.target.rollback(committed - 1)
-        self.finish_reason = outcome.finish_reason
-        self.must_be_plain = outcome.undecided
-        self._counts["num_cycles"] += 1
-        for name in ("num_drafted", "num_accepted", "num_evaluated"):
-            self._counts[name] += getattr(outcome, name)
+        self.finish_reason = last.finish_reason
+        self.must_be_plain = last.undecided
+        self._counts["num_cycles"] += len(outcomes)
+        for outcome in outcomes:
+            for name in ("num_drafted", "num_accepted", "num_evaluated"):
+                self._counts[name] += getattr(outcome, name)
         if self.target.cached_len != committed - 1:
             raise ContractError("the target's KV is not one short of the committed tokens", "decode/state.py")
 
@@ -105,6 +120,7 @@ class Generation:
                 "mode": "greedy",
                 "drafter": self.drafter.name,
                 "plain_steps": self._steps,
+                "rounds": self._rounds,
                 **self._counts,
                 "fallbacks": {**self.drafter.fallbacks, **self._fallbacks},
             },

@@ -32,14 +32,14 @@ class ChainDrafter:
         for drafter in self._drafters:
             drafter.begin(sequence)
 
-    def propose(self, sequence: Sequence, budget: int) -> Steps:
+    def propose(self, sequence: Sequence, budget: int, rounds: int = 1) -> Steps:
         for drafter in self._drafters:
-            proposal = yield from drafter.propose(sequence, budget)
+            proposal = yield from drafter.propose(sequence, budget, rounds)
             if proposal is not None:
                 return proposal
         return None
 
-    def drafted(self, values: list[list[Any]]) -> list[int]:
+    def drafted(self, values: list[list[Any]], number: int) -> list[int]:
         raise ContractError("a chain proposes nothing of its own", "drafters/chain.py")
 
     def failed(self, reason: str) -> None:

@@ -2,8 +2,9 @@
 
 Knows one model and its KV. Invariants: its KV is one or two short of the committed tokens, or stale
 (shorter, then caught up by prefill before the next draft); the last drafted token is never fed, so a fully
-accepted run leaves it two short; a fault of its own costs speed, never an answer: its KV is dropped and it
-rests before it tries again.
+accepted run leaves it two short; of several rounds in one submit each but the first begins with the last two
+tokens, and at the end it is two short; a fault of its own costs speed, never an answer: its KV is dropped and
+it rests before it tries again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from specdec_runtime.decode.interfaces import Outcome, Proposal, Steps
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.sequence import Sequence
 from specdec_runtime.faults import DeviceFault
-from specdec_runtime.plan.schema import MAX_ROWS, Model
+from specdec_runtime.plan.schema import OUT_ROWS, Model
 
 REST_CYCLES = 8  # after the first fault; doubled by each further one
 MAX_DOUBLINGS = 6
@@ -37,16 +38,18 @@ class ModelDrafter:
         self.fallbacks: dict[str, int] = {}
         self._sequence = sequence
         self._cache = ModelCache(self._model)
-        self._num_appended = 0  # rows the proposal being verified appends to the KV
+        self._num_appended = 0  # rows the proposal being verified appends to the KV, at most
+        self._drafted = (0, 0)  # drafts a round and rounds of that proposal
         self._num_faults = 0
         self._rest = 0  # cycles to sit out
 
-    def propose(self, sequence: Sequence, budget: int) -> Steps:
+    def propose(self, sequence: Sequence, budget: int, rounds: int = 1) -> Steps:
         if self._rest:
             self._rest -= 1
             return None
         # The last draft is read off the step at position committed + num_drafted - 2.
-        num_drafted = min(budget, self._model.max_context - len(sequence) + 1)
+        room = self._model.max_context - len(sequence) + 1
+        num_drafted = min(budget, room)
         if num_drafted <= 0:
             self.fallbacks["draft_context"] = 1  # it stays so to the end: one reason, not one a cycle
             return None
@@ -55,11 +58,13 @@ class ModelDrafter:
         except DeviceFault:
             self.failed("device_fault")
             return None
-        return self._steps(len(sequence), num_drafted)
+        return self._steps(len(sequence), num_drafted, min(rounds, (room + 1) // (num_drafted + 1)))
 
-    def drafted(self, values: list[list[Any]]) -> list[int]:
+    def drafted(self, values: list[list[Any]], number: int) -> list[int]:
         """The ids up to the first row that is of no use; what the steps after it made of it is of none either."""
-        (out,) = values
+        (out,), num_drafted = values, self._drafted[0]
+        first = number * (num_drafted + 1)  # between the drafts of two rounds lies the row of a known token
+        out = out[2 * first : 2 * (first + num_drafted)]
         ids: list[int] = []
         for token_id, is_finite in zip(out[::2], out[1::2], strict=True):
             if not is_finite or not 0 <= token_id < self._model.vocab_size:
@@ -79,22 +84,29 @@ class ModelDrafter:
         if self._num_appended:
             self._cache.landed(self._num_appended)
             self._num_appended = 0
-        self._cache.rollback(len(self._sequence) - 1)
+        # A round's last draft is never fed. One round has no row for it; several may end in one that was accepted whole.
+        self._cache.rollback(len(self._sequence) - (1 if self._drafted[1] <= 1 else 2))
 
     def _catch_up(self, sequence: Sequence) -> Generator[Submit, Readback, None]:
         """Prefill until a step program can take what is left."""
         while len(sequence) - self._cache.cached_len not in self._model.widths:
             yield from prefill_chunk(sequence, self._cache, len(sequence) - 1, "draft")
 
-    def _steps(self, committed: int, num_drafted: int) -> Proposal:
+    def _steps(self, committed: int, num_drafted: int, rounds: int) -> Proposal:
         """One step over the tokens it lacks, then steps that each read the id the one before wrote.
 
-        Their rows lie in `out` one after the other; the first draft is in the last row of the first step.
+        Their rows lie in `out` one after the other; the first draft is in the last row of the first step. A further round
+        begins with a step over the last two tokens, which are all that it can lack then.
         """
         num_rows = committed - self._cache.cached_len
-        num_drafted = min(num_drafted, MAX_ROWS + 1 - num_rows)
-        self._num_appended = num_rows + num_drafted - 1
-        writes = self._cache.feed(num_rows, num_drafted - 1, feedback=1)
-        calls = [f"draft.step_{num_rows}"] + ["draft.step_1"] * (num_drafted - 1)
-        reads: list[Read] = [("draft.out", 2 * (num_rows - 1), 2 * num_drafted)]
-        return Proposal(self, num_drafted, writes=writes, calls=calls, reads=reads)
+        rounds = min(rounds, (OUT_ROWS - num_rows + 2) // (num_drafted + 1)) if 2 in self._model.widths else 1
+        self._drafted = num_drafted, rounds
+        num_more = rounds * (num_drafted + 1) - 2
+        self._num_appended = num_rows + num_more
+        writes = self._cache.feed(num_rows, num_more, feedback=1)
+        steps = ["draft.step_1"] * (num_drafted - 1)
+        calls, again = [f"draft.step_{num_rows}", *steps], ["draft.accept", "draft.step_2", *steps]
+        reads: list[Read] = [("draft.out", 2 * (num_rows - 1), 2 * (rounds * (num_drafted + 1) - 1))]
+        return Proposal(
+            self, num_drafted, writes=writes, calls=calls, reads=reads, rounds=rounds, again=again
+        )

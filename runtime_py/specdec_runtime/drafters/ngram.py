@@ -32,12 +32,12 @@ class NgramDrafter:
         self._index = [{} for _ in range(MAX_LEN + 1)]  # by n-gram length: n-gram -> where its successor lies
         self._indexed = 0
 
-    def propose(self, sequence: Sequence, budget: int) -> Steps:
+    def propose(self, sequence: Sequence, budget: int, rounds: int = 1) -> Steps:
         ids = self._lookup(sequence.ids, budget)
         return Proposal(self, len(ids), ids) if ids else None
         yield  # makes this a generator, like drafters that need the device
 
-    def drafted(self, values: list[list[Any]]) -> list[int]:
+    def drafted(self, values: list[list[Any]], number: int) -> list[int]:
         return []
 
     def failed(self, reason: str) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-MAX_ROWS = 8  # rows of out, logits, score and stats: the widest verify pass
+MAX_ROWS = 8  # rows of logits and score: the widest verify pass
+OUT_ROWS = 32  # rows of out and stats: those of all passes of a submit
 TOKENS_SLACK = 64  # elements of `tokens` past the context, so that a full-width pass may start near its end
 
 DTYPE_BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4, "uint32": 4, "float32": 4}
@@ -193,7 +194,8 @@ def program_widths(model: Model) -> dict[str, int]:
     """Names and widths of the programs the decode core calls for this model."""
     passes = ("verify", "score") if model.role == "target" else ("step", "measure")
     names = {f"{model.role}.prefill": model.prefill_width}
-    return names | {f"{model.role}.{kind}_{width}": width for kind in passes for width in model.widths}
+    names |= {f"{model.role}.{kind}_{width}": width for kind in passes for width in model.widths}
+    return names | ({"draft.accept": MAX_ROWS} if model.role == "draft" else {})
 
 
 def host_tensors(models: tuple[Model, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -207,7 +209,7 @@ def host_tensors(models: tuple[Model, ...]) -> dict[str, tuple[str, tuple[int, .
     for model in models:
         named[f"{model.role}.args"] = ("int32", (4,))
         named[f"{model.role}.page_table"] = ("int32", (model.num_pages,))
-        named[f"{model.role}.out"] = ("int32", (MAX_ROWS, 2))
+        named[f"{model.role}.out"] = ("int32", (OUT_ROWS, 2))
         if model.role == "draft":
-            named["draft.stats"] = ("float32", (MAX_ROWS, 2))
+            named["draft.stats"] = ("float32", (OUT_ROWS, 2))
     return named

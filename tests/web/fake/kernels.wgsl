@@ -89,6 +89,20 @@ fn append(position: i32) -> u32 {
   args[3] += args[1];
   args[1] = 1;
 }
+//! accept
+@group(0) @binding(0) var<storage, read_write> args: array<i32>;
+@group(0) @binding(1) var<storage, read> result: array<i32>;
+@group(0) @binding(2) var<storage, read_write> tokens: array<i32>;
+@group(0) @binding(3) var<storage, read_write> draft: array<i32>;
+@compute @workgroup_size(1) fn accept() {
+  var row = 0;
+  while (row < args[1] - 1 && result[2 * (args[3] + row)] == tokens[args[0] + row + 1]) { row++; }
+  tokens[args[0] + row + 1] = result[2 * (args[3] + row)];
+  draft[0] = args[0] + row;
+  draft[1] = 2;
+  args[0] += row + 1;
+  args[3] += args[1];
+}
 //! score
 @group(0) @binding(0) var<storage, read> args: array<i32>;
 @group(0) @binding(1) var<storage, read> logits: array<f32>;
