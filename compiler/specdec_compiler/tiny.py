@@ -9,7 +9,6 @@ it.
 from __future__ import annotations
 
 import json
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import numpy as np
 from specdec_runtime.faults import ArtifactError, RequestError
 
 from .sources.floats import to_bf16
+from .sources.safetensors_file import safetensors_bytes
 from .tiny_tokenizer import MAX_VOCAB, SPECIAL, tiny_tokenizer
 
 MIN_VOCAB = 300
@@ -201,21 +201,8 @@ def _write_model(
     }
     _write_json(folder / "tokenizer_config.json", settings)
     (folder / "tokenizer.json").write_bytes(tokenizer)
-    (folder / "model.safetensors").write_bytes(safetensors_bytes(weights))
-
-
-def safetensors_bytes(weights: dict[str, np.ndarray]) -> bytes:
-    """The tensors, rounded to bf16, as the bytes of a safetensors file; names in sorted order."""
-    header, data, at = {}, [], 0
-    for name in sorted(weights):
-        raw = to_bf16(weights[name]).tobytes()
-        record = {"dtype": "BF16", "shape": list(weights[name].shape), "data_offsets": [at, at + len(raw)]}
-        header[name] = record
-        data.append(raw)
-        at += len(raw)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the data starts at a multiple of 8
-    return b"".join([struct.pack("<Q", len(text)), text, *data])
+    tensors = {name: ("BF16", to_bf16(values)) for name, values in weights.items()}
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(tensors))
 
 
 def _write_json(path: Path, data: dict[str, object]) -> None:
