@@ -63,6 +63,14 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--out", type=Path, required=True, help="bundle folder (replaced if it is a bundle)"
     )
     build.add_argument("--quiet", action="store_true", help="no progress bar")
+    build.add_argument(
+        "--allow-unproven-draft",
+        action="store_true",
+        help="build with a draft whose provenance.json is absent or wrong; the bundle says so",
+    )
+    build.add_argument(
+        "--strata", type=Path, help="evaluation prompts a draft is compared with (default: models/strata)"
+    )
     build.set_defaults(run=_build)
 
     inspect = commands.add_parser("inspect", help="show what a bundle holds and what memory it takes")
@@ -91,6 +99,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _build(args: argparse.Namespace) -> None:
     from .build import build_bundle
+    from .drafts.gate import Gate
+    from .drafts.strata import DEFAULT
+
+    def warn(message: str) -> None:
+        print(f"warning: {message}", file=sys.stderr)
 
     bars: list[tqdm] = []  # made at the first step: an error before it shows no empty bar
 
@@ -103,7 +116,8 @@ def _build(args: argparse.Namespace) -> None:
         bars[0].update(done - bars[0].n)
 
     try:
-        manifest = build_bundle(args.recipe, args.out, progress)
+        gate = Gate(args.strata or DEFAULT, args.allow_unproven_draft, warn)
+        manifest = build_bundle(args.recipe, args.out, progress, gate)
     finally:
         for bar in bars:
             bar.close()

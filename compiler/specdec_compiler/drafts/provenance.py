@@ -219,8 +219,8 @@ def _read(kind: type[T], data: Any, where: str) -> T:
 
 
 def _value(kind: Any, data: Any, where: str) -> Any:
-    if is_dataclass(kind) and isinstance(kind, type):
-        return _read(kind, data, where)
+    if is_dataclass(kind):
+        return _read(kind, data, where)  # type: ignore[arg-type]
     if isinstance(kind, types.GenericAlias):
         origin, arguments = get_origin(kind), get_args(kind)
         _demand(isinstance(data, origin), f"expected a {origin.__name__}", where)

@@ -30,11 +30,19 @@ WIDTHS = {"target": (1, 2, 4, 8), "draft": (1, 2)}
 
 @dataclass(frozen=True)
 class Part:
-    """One model of the pair: its role, whose weights it uses ("target" | "draft"), its runtime sizes."""
+    """One model of the pair: its role, whose weights it uses ("target" | "draft"), its runtime sizes.
+
+    borrowed: of a draft with weights of its own, those that are the target's all the same ("embed", "head", "rope").
+    """
 
     role: str
     weights: str
     config: RuntimeConfig
+    borrowed: tuple[str, ...] = ()
+
+    def owner(self, weight: str) -> str:
+        """The role under whose name a weight is stored."""
+        return "target" if weight.partition(".")[0] in self.borrowed else self.weights
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,7 @@ class _Target:
     def add_part(self, part: Part) -> None:
         for program in part_programs(part):
             planned = run_phases(program.build(), self.target)
-            read = read_program(planned, self.target, part.role, part.weights, program.results)
+            read = read_program(planned, self.target, part.role, part.owner, program.results)
             self.programs.append((program.name, part.role, program.width, read))
 
     def kernel(self, name: str) -> dict[str, Any]:
