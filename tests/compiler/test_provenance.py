@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from draft_folders import EVALUATION, PROMPTS, trained_pair, write_manifest, write_strata
 from specdec_compiler.build import build_bundle
 from specdec_compiler.cli import main
-from specdec_compiler.drafts import evaluation_prompts
+from specdec_compiler.drafts import evaluation_prompts, write_prompts
 from specdec_compiler.drafts.gate import Admission, Gate
 from specdec_compiler.drafts.provenance import parse_provenance, read_provenance, write_provenance
 from specdec_compiler.drafts.strata import DEFAULT
@@ -102,8 +103,6 @@ def test_hashes_must_hold(pair) -> None:
 )
 @pytest.mark.parametrize("plain", [False, True])
 def test_an_evaluation_prompt_among_the_training_prompts(pair, text, plain) -> None:
-    from specdec_compiler.drafts import write_prompts
-
     prompts = [*PROMPTS, text]
     files = read_provenance(pair / "trained")[0].files
     digest = write_prompts(pair / "trained", prompts, plain=plain)
@@ -117,8 +116,6 @@ def test_an_evaluation_prompt_among_the_training_prompts(pair, text, plain) -> N
 
 
 def test_every_prompt_must_be_in_the_fingerprints(pair) -> None:
-    from specdec_compiler.drafts import write_prompts
-
     files = read_provenance(pair / "trained")[0].files
     write_manifest(
         pair, files, PROMPTS, prompts_digest=write_prompts(pair / "trained", PROMPTS[:1], plain=True)
@@ -126,8 +123,6 @@ def test_every_prompt_must_be_in_the_fingerprints(pair) -> None:
     assert "1 texts, but the draft was trained on 2 prompts" in refusal(pair)
     (pair / "trained" / "prompts.jsonl").write_text('"a"\n3\n')
     data = json.loads((pair / "trained" / "provenance.json").read_text())
-    import hashlib
-
     data["prompts_digest"]["sha256"] = hashlib.sha256(b'"a"\n3\n').hexdigest()
     (pair / "trained" / "provenance.json").write_text(json.dumps(data))
     assert "line 2 is no JSON string" in refusal(pair)
