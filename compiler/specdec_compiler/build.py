@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,14 @@ from specdec_runtime.plan.schema import TOKENS_SLACK
 
 from . import __version__
 from .cache import compiler_hash
+from .drafts.gate import Admission, Gate
 from .emit.lowered import Part, lower
 from .emit.plan import build_plan
 from .emit.rows import MAX_BINDING
-from .emit.weights import VOCAB_PAD, ShardWriter, write_model
+from .emit.weights import VOCAB_PAD, NullWriter, ShardWriter, write_model
 from .pairing import check_pair
 from .recipe import Recipe, read_recipe
-from .sources import ModelSpec, Quantization, first_layers, open_source
+from .sources import ModelSpec, Quantization, first_layers, open_draft, open_source
 
 Progress = Callable[[str, int, int], None]  # (what, done, total)
 MANIFEST = "manifest.json"
@@ -38,12 +39,21 @@ MAX_SHARED_HEADS = 64  # the CPU attention keeps their scores on the stack
 
 @dataclass(frozen=True)
 class Models:
-    """The opened models of a recipe; `draft` shares the champion's weights when `shared`."""
+    """The opened models of a recipe; `draft` shares all of the champion's weights when `shared`, else those in `borrowed`."""
 
     champion: ModelSpec
     draft: ModelSpec | None
     shared: bool
     context: int
+
+    @property
+    def borrowed(self) -> tuple[str, ...]:
+        """The champion's weights that a draft with weights of its own uses: the tables of ids, and the angles where they agree."""
+        if self.draft is None or self.shared or self.draft.config.own_embedding:
+            return ()
+        mine, champion = self.draft.config, self.champion.config
+        same = (mine.rope_theta, mine.head_dim) == (champion.rope_theta, champion.head_dim)
+        return ("embed", "head", *(("rope",) if same else ()))
 
 
 def open_models(recipe: Recipe) -> Models:
@@ -58,7 +68,10 @@ def open_models(recipe: Recipe) -> Models:
     if recipe.draft.from_layers is not None:
         return Models(champion, first_layers(champion, recipe.draft.from_layers), True, context)
     assert recipe.draft.source is not None
-    draft = open_source(recipe.draft.source, recipe.folder, formats)
+    if recipe.draft.embedding == "champion":
+        draft = open_draft(recipe.draft.source, recipe.folder, champion)
+    else:
+        draft = open_source(recipe.draft.source, recipe.folder, formats)
     _check_architecture(draft)
     check_pair(champion, draft, context)
     return Models(champion, draft, False, context)
@@ -125,10 +138,15 @@ def runtime_config(spec: ModelSpec, context: int, page_size: int, formats: dict[
 
 
 def build_bundle(
-    recipe_path: Path, destination: Path, progress: Progress, max_binding: int = MAX_BINDING
+    recipe_path: Path,
+    destination: Path,
+    progress: Progress,
+    gate: Gate | None = None,
+    max_binding: int = MAX_BINDING,
 ) -> dict[str, Any]:
     """Build the bundle at `destination` (replaced if it is a bundle already). Returns the manifest.
 
+    gate: what a draft of its own must have to be let in; by default a provenance that holds.
     max_binding: bytes that one binding of the GPU may have; a larger embedding or head is bound by rows, with the same results.
 
     Raises ArtifactError; then `destination` is as it was.
@@ -138,6 +156,7 @@ def build_bundle(
     destination = destination.resolve()
     _check_destination(destination)
     models = open_models(recipe)
+    admission = (gate or Gate()).admit(recipe)
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         _sweep(destination)
@@ -145,7 +164,7 @@ def build_bundle(
     except OSError as error:
         raise _unwritable(destination, error) from None
     try:
-        manifest = _write_bundle(recipe, recipe_sha, models, work, progress, max_binding)
+        manifest = _write_bundle(recipe, recipe_sha, models, admission, work, progress, max_binding)
         work.chmod(0o755)
         _replace(work, destination)
     except OSError as error:
@@ -205,10 +224,15 @@ def _replace(work: Path, destination: Path) -> None:
 
 
 def _write_bundle(
-    recipe: Recipe, recipe_sha: str, models: Models, work: Path, progress: Progress, max_binding: int
+    recipe: Recipe,
+    recipe_sha: str,
+    models: Models,
+    admission: Admission,
+    work: Path,
+    progress: Progress,
+    max_binding: int,
 ) -> dict[str, Any]:
-    owned = weight_owners(models)
-    total = sum(len(spec.names()) for _, spec in owned) + 2
+    total = sum(len(spec.names()) for _, spec, _ in _weight_owners(models)) + 2
     done = 0
 
     def step(what: str) -> None:
@@ -217,7 +241,7 @@ def _write_bundle(
         progress(what, done, total)
 
     writer = ShardWriter(work, max_binding)
-    formats = {role: write_model(spec, role, models.context, writer, step) for role, spec in owned}
+    formats = write_weights(models, writer, step)
     writer.close()
     parts = model_parts(recipe, models, formats)
     step("kernels")
@@ -250,17 +274,27 @@ def _write_bundle(
     load_plan(files["plan.json"])
     for path, data in files.items():
         (work / path).write_bytes(data)
-    manifest = _manifest(recipe, writer, files)
+    manifest = _manifest(recipe, admission, writer, files)
     (work / MANIFEST).write_bytes(canonical_json(manifest))
     step("manifest")
     return manifest
 
 
-def weight_owners(models: Models) -> list[tuple[str, ModelSpec]]:
-    """(role, model) of those whose weights are stored: a draft from the champion's layers stores none."""
-    owners = [("target", models.champion)]
+def write_weights(
+    models: Models, writer: ShardWriter | NullWriter, step: Callable[[str], None]
+) -> dict[str, dict[str, str]]:
+    """Write the weights of all models; -> by role of the model that owns them, the format of each matrix."""
+    return {
+        role: write_model(spec, role, models.context, writer, step, borrowed)
+        for role, spec, borrowed in _weight_owners(models)
+    }
+
+
+def _weight_owners(models: Models) -> list[tuple[str, ModelSpec, tuple[str, ...]]]:
+    """(role, model, what it borrows) of those whose weights are stored: a draft from the champion's layers stores none."""
+    owners: list[tuple[str, ModelSpec, tuple[str, ...]]] = [("target", models.champion, ())]
     if models.draft is not None and not models.shared:
-        owners.append(("draft", models.draft))
+        owners.append(("draft", models.draft, models.borrowed))
     return owners
 
 
@@ -272,9 +306,10 @@ def model_parts(recipe: Recipe, models: Models, formats: dict[str, dict[str, str
         return (Part("target", "target", target),)
     weights = "target" if models.shared else "draft"
     kept = _kept_formats(formats[weights], models.draft.config.num_layers)
+    kept |= {name: formats["target"][name] for name in models.borrowed if name in formats["target"]}
     return (
         Part("target", "target", target),
-        Part("draft", weights, runtime_config(models.draft, models.context, size, kept)),
+        Part("draft", weights, runtime_config(models.draft, models.context, size, kept), models.borrowed),
     )
 
 
@@ -285,12 +320,15 @@ def _kept_formats(formats: dict[str, str], num_layers: int) -> dict[str, str]:
     }
 
 
-def _manifest(recipe: Recipe, writer: ShardWriter, files: dict[str, bytes]) -> dict[str, Any]:
+def _manifest(
+    recipe: Recipe, admission: Admission, writer: ShardWriter, files: dict[str, bytes]
+) -> dict[str, Any]:
     entries = [
         {"path": path, "bytes": size, "sha256": digest} for path, (size, digest) in writer.shards.items()
     ]
     entries += [{"path": path, "bytes": len(data), "sha256": sha256(data)} for path, data in files.items()]
     head = {"format": "specdec-bundle", "version": 1, "name": recipe.name, "license": recipe.license}
+    head["draft_provenance"] = asdict(admission)
     return {**head, "compiler": __version__, "files": sorted(entries, key=lambda entry: entry["path"])}
 
 

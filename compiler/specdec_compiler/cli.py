@@ -69,6 +69,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BYTES",
         help="an embedding or head above this is bound by rows on WebGPU (default: what every device allows, 134217728)",
     )
+    build.add_argument(
+        "--allow-unproven-draft",
+        action="store_true",
+        help="build with a draft whose provenance.json is absent or wrong; the bundle says so",
+    )
+    build.add_argument(
+        "--strata", type=Path, help="evaluation prompts a draft is compared with (default: models/strata)"
+    )
     build.set_defaults(run=_build)
 
     inspect = commands.add_parser("inspect", help="show what a bundle holds and what memory it takes")
@@ -97,7 +105,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _build(args: argparse.Namespace) -> None:
     from .build import build_bundle
+    from .drafts.gate import Gate
+    from .drafts.strata import DEFAULT
     from .emit.rows import MAX_BINDING
+
+    def warn(message: str) -> None:
+        print(f"warning: {message}", file=sys.stderr)
 
     max_binding = MAX_BINDING if args.max_binding is None else args.max_binding
     bars: list[tqdm] = []  # made at the first step: an error before it shows no empty bar
@@ -111,7 +124,8 @@ def _build(args: argparse.Namespace) -> None:
         bars[0].update(done - bars[0].n)
 
     try:
-        manifest = build_bundle(args.recipe, args.out, progress, max_binding)
+        gate = Gate(args.strata or DEFAULT, args.allow_unproven_draft, warn)
+        manifest = build_bundle(args.recipe, args.out, progress, gate, max_binding)
     finally:
         for bar in bars:
             bar.close()

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from specdec_runtime.bundle import Bundle
 from specdec_runtime.faults import RequestError
-from specdec_runtime.plan.schema import Target
+from specdec_runtime.plan.schema import Plan, Target
 
-from .build import model_parts, open_models, weight_owners
+from .build import model_parts, open_models, write_weights
 from .emit.lowered import Part, ProgramSpec, part_programs, plan_steps
 from .emit.rows import MAX_BINDING
-from .emit.weights import NullWriter, write_model
+from .emit.weights import NullWriter
 from .kernels import OPS, kernel_name
 from .pipeline import PHASES, run_phases
 from .recipe import read_recipe
@@ -24,6 +25,7 @@ def summary(bundle: Bundle) -> dict[str, Any]:
     return {
         "name": plan.name,
         "license": bundle.license,
+        "draft_provenance": asdict(bundle.draft_provenance),
         "download_bytes": sum(file.bytes for file in bundle.files.values()),
         "ids": {
             key: getattr(plan.ids, key)
@@ -43,6 +45,7 @@ def summary(bundle: Bundle) -> dict[str, Any]:
             }
             for m in plan.models
         ],
+        "borrowed": _borrowed(plan),
         "targets": [_target_facts(target) for target in plan.targets],
     }
 
@@ -71,6 +74,7 @@ def render(facts: dict[str, Any]) -> str:
         sizes = f"{m['num_layers']} layers, hidden {m['hidden']}, vocabulary {m['vocab_size']}"
         pages = f"context {m['max_context']} in {m['num_pages']} pages of {m['page_size']}"
         lines.append(f"  {m['role']:7} {m['name']} ({m['architecture']}): {sizes}, {pages}")
+    lines += _provenance_lines(facts)
     for target in facts["targets"]:
         memory = ", ".join(f"{kind} {size / 1e6:.1f} MB" for kind, size in target["memory_bytes"].items())
         lines += ["", f"  {target['name']}: {target['module']}, {target['num_kernels']} kernels; {memory}"]
@@ -81,6 +85,42 @@ def render(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+_STATUS = {
+    "champion": "the champion's own layers",
+    "proven": "proven: its provenance holds, and it was trained on no evaluation prompt",
+    "untrained": "untrained, by its provenance",
+    "unproven": "UNPROVEN: built with --allow-unproven-draft",
+}
+
+
+def _provenance_lines(facts: dict[str, Any]) -> list[str]:
+    """What the compiler found out about the draft, and which of its weights are the champion's."""
+    about = facts["draft_provenance"]
+    if about["status"] == "none":
+        return []
+    manifest = f" (provenance.json {about['provenance'][:12]})" if about["provenance"] else ""
+    lines = [f"  draft is {_STATUS[about['status']]}{manifest}"]
+    if facts["borrowed"]:
+        lines.append(f"  draft uses the champion's {', '.join(facts['borrowed'])}")
+    return lines
+
+
+def _borrowed(plan: Plan) -> list[str]:
+    """The champion's weights that the programs of a draft with weights of its own bind."""
+    target = plan.targets[0]
+    used = {
+        target.tensors[tensor].name
+        for program in target.programs
+        if program.model == "draft"
+        for dispatch in program.dispatches
+        for tensor in dispatch.tensors
+        if target.buffers[target.tensors[tensor].buffer].lifetime == "weight"
+    }
+    if not any(name.startswith("draft.") for name in used):
+        return []
+    return sorted({name.split(".")[1] for name in used if name.startswith("target.")})
+
+
 def dump(recipe_path: Path, phase: str, program: str, target: str) -> str:
     """One program after one phase, as TVMScript; phase "kernels" prints the TIR of its kernels. Raises RequestError."""
     if phase not in (*PHASES, "kernels"):
@@ -89,10 +129,7 @@ def dump(recipe_path: Path, phase: str, program: str, target: str) -> str:
         )
     recipe = read_recipe(recipe_path)
     models = open_models(recipe)
-    formats = {
-        role: write_model(spec, role, models.context, NullWriter(), lambda _: None)
-        for role, spec in weight_owners(models)
-    }
+    formats = write_weights(models, NullWriter(), lambda _: None)
     part, spec = _program(model_parts(recipe, models, formats), program)
     if phase != "kernels":
         return run_phases(spec.build(), target, phase).script()

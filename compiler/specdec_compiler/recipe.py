@@ -35,10 +35,14 @@ class ChampionRecipe:
 
 @dataclass(frozen=True)
 class DraftRecipe:
-    """The draft: either from_layers (the champion's first layers) or source (another model) is set."""
+    """The draft: either from_layers (the champion's first layers) or source (another model) is set.
+
+    embedding: with a source, whether the draft has an "own" embedding and head, or uses the "champion"'s.
+    """
 
     from_layers: int | None = None
     source: str | None = None
+    embedding: str = "own"
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ def _draft(table: _Table) -> DraftRecipe:
     draft = DraftRecipe(
         from_layers=table.take("from_layers", _in_range(1, 1024), "an integer from 1 to 1024", None),
         source=table.take("source", _is_text, _SOURCE, None),
+        embedding=table.take("embedding", lambda v: v in ("own", "champion"), '"own" or "champion"', "own"),
     )
     table.finish()
     if (draft.from_layers is None) == (draft.source is None):

@@ -8,15 +8,27 @@ it.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from specdec_runtime.faults import ArtifactError, RequestError
 
+from .drafts import (
+    Champion,
+    Generator,
+    Provenance,
+    SampleCounts,
+    Training,
+    champion_sha256,
+    write_prompts,
+    write_provenance,
+)
+from .drafts.provenance import HASHED_FILES
 from .sources.floats import to_bf16
+from .sources.safetensors_file import safetensors_bytes
 from .tiny_tokenizer import MAX_VOCAB, SPECIAL, tiny_tokenizer
 
 MIN_VOCAB = 300
@@ -89,6 +101,7 @@ def make_tiny(
     try:
         for name, weights in (("champion", champion), ("draft", draft)):
             _write_model(folder / name, weights, shape, vocab, context, tied, add_bos, tokenizer)
+        _write_provenance(folder / "draft", folder / "champion", seed)
         recipe = folder / "recipe.toml"
         recipe.write_text(_RECIPE.format(seed=seed, context=context, page_size=page_size), encoding="utf-8")
     except OSError as error:
@@ -201,21 +214,26 @@ def _write_model(
     }
     _write_json(folder / "tokenizer_config.json", settings)
     (folder / "tokenizer.json").write_bytes(tokenizer)
-    (folder / "model.safetensors").write_bytes(safetensors_bytes(weights))
+    tensors = {name: ("BF16", to_bf16(values)) for name, values in weights.items()}
+    (folder / "model.safetensors").write_bytes(safetensors_bytes(tensors))
 
 
-def safetensors_bytes(weights: dict[str, np.ndarray]) -> bytes:
-    """The tensors, rounded to bf16, as the bytes of a safetensors file; names in sorted order."""
-    header, data, at = {}, [], 0
-    for name in sorted(weights):
-        raw = to_bf16(weights[name]).tobytes()
-        record = {"dtype": "BF16", "shape": list(weights[name].shape), "data_offsets": [at, at + len(raw)]}
-        header[name] = record
-        data.append(raw)
-        at += len(raw)
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # the data starts at a multiple of 8
-    return b"".join([struct.pack("<Q", len(text)), text, *data])
+def _write_provenance(draft: Path, champion: Path, seed: int) -> None:
+    """An untrained draft's manifest: it says so, and that no prompt was seen."""
+    hashes = {name: hashlib.sha256((draft / name).read_bytes()).hexdigest() for name in HASHED_FILES}
+    manifest = Provenance(
+        champion=Champion("tiny-champion", champion_sha256(champion)),
+        code_commit="none",
+        generator=Generator([seed], [], "none"),
+        prompt_sources=[],
+        sample_counts=SampleCounts(0, 0, 0),
+        prompts_digest=write_prompts(draft, [], plain=True),
+        training=Training("none: the champion's layers with noise", 0, 0, 0.0, seed, "none", []),
+        licence="CC0-1.0",
+        files=hashes,
+        ablation={},
+    )
+    write_provenance(draft, manifest)
 
 
 def _write_json(path: Path, data: dict[str, object]) -> None:

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from .faults import ArtifactError
 from .plan import Plan, load_plan
 
-_FIELDS = {"format": str, "version": int, "name": str, "license": str, "compiler": str, "files": list}
+_FIELDS = {
+    "format": str,
+    "version": int,
+    "name": str,
+    "license": str,
+    "compiler": str,
+    "files": list,
+    "draft_provenance": dict,
+}
+_STATUSES = ("none", "champion", "proven", "untrained", "unproven")
 _REBUILD = "build or download the bundle again"
 
 
@@ -29,12 +40,22 @@ class BundleFile:
 
 
 @dataclass(frozen=True)
+class DraftProvenance:
+    """What the compiler found out about the draft. status: one of _STATUSES; SHA-256 of its manifest and of the evaluation prompts."""
+
+    status: str
+    provenance: str | None
+    strata: str | None
+
+
+@dataclass(frozen=True)
 class Bundle:
     """An opened bundle: its folder, manifest and plan."""
 
     folder: Path
     name: str
     license: str
+    draft_provenance: DraftProvenance
     files: dict[str, BundleFile]
     plan: Plan
 
@@ -70,7 +91,8 @@ def open_bundle(folder: Path | str) -> Bundle:
                 raise ArtifactError(
                     f"the plan names {path}, the manifest does not", "manifest.json: files", _REBUILD
                 )
-    return Bundle(folder, data["name"], data["license"], files, plan)
+    about = _read_provenance(data["draft_provenance"])
+    return Bundle(folder, data["name"], data["license"], about, files, plan)
 
 
 def _fail(where: str, message: str) -> ArtifactError:
@@ -93,15 +115,27 @@ def _read_manifest(data: Any) -> dict[str, BundleFile]:
     return files
 
 
-def _check_object(data: Any, fields: dict[str, type], where: str) -> None:
+def _read_provenance(data: dict[str, Any]) -> DraftProvenance:
+    where = "$.draft_provenance"
+    _check_object(data, {"status": str, "provenance": (str, NoneType), "strata": (str, NoneType)}, where)
+    if data["status"] not in _STATUSES:
+        raise _fail(f"{where}.status", f"{data['status']!r} is none of {', '.join(_STATUSES)}")
+    for key in ("provenance", "strata"):
+        if data[key] is not None and re.fullmatch("[0-9a-f]{64}", data[key]) is None:
+            raise _fail(f"{where}.{key}", "expected a SHA-256 or null")
+    return DraftProvenance(**data)
+
+
+def _check_object(data: Any, fields: dict[str, type | tuple[type, ...]], where: str) -> None:
     if not isinstance(data, dict):
         raise _fail(where, "expected an object")
     for key in data:
         if key not in fields:
             raise _fail(f"{where}.{key}", "unknown key")
     for key, kind in fields.items():
-        if type(data.get(key)) is not kind:
-            raise _fail(f"{where}.{key}", f"expected {kind.__name__}")
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if key not in data or type(data[key]) not in kinds:
+            raise _fail(f"{where}.{key}", f"expected {' or '.join(k.__name__ for k in kinds)}")
 
 
 def _read_checked(folder: Path, files: dict[str, BundleFile], path: str) -> bytes:

@@ -16,8 +16,8 @@ class LlamaNumpy:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.config = spec.config
-        self.weights = {name: _floats(spec.tensor(name)) for name in spec.names()}
-        self.weights.setdefault("head", self.weights["embed"])
+        # A draft may store no embedding and no head of its own: the spec gives them all the same.
+        self.weights = {name: _floats(spec.tensor(name)) for name in ("embed", "head", *spec.names())}
         heads, size = spec.config.num_kv_heads, spec.config.head_dim
         # [kv heads, positions, head size] per layer
         self.keys = [np.zeros((heads, 0, size), np.float32) for _ in range(spec.config.num_layers)]

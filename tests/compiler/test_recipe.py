@@ -88,6 +88,10 @@ def test_context():
         (("context = 512", "contex = 512"), r"champion\.contex is unknown.*champion\.context"),
         (("[draft]", "[draft]\nfrom_layers = 2"), "both of from_layers and source"),
         (('source = "draft"', ""), "neither of from_layers and source"),
+        (
+            ('source = "draft"', 'source = "draft"\nembedding = "mine"'),
+            r"draft\.embedding = 'mine'.*champion",
+        ),
         (('source = "draft"', "from_layers = 0"), r"draft\.from_layers = 0.*from 1"),
         (('source = "draft"', "layers = 1"), r"draft\.layers is unknown.*draft\.from_layers"),
         (("size = 32", "size = 48"), r"pages\.size = 48.*256"),

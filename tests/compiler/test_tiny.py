@@ -58,7 +58,7 @@ def test_a_seed_gives_its_bytes_and_only_the_seed_changes_them(tmp_path):
     assert a == b
     assert sorted(a) == sorted(c)
     assert {name for name in a if a[name] != c[name]} == {
-        "champion/model.safetensors", "draft/model.safetensors", "recipe.toml",
+        "champion/model.safetensors", "draft/model.safetensors", "draft/provenance.json", "recipe.toml",
     }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ const SHA = "0".repeat(64);
 const manifest = (change = {}) =>
   JSON.stringify({
     format: "specdec-bundle", version: 1, name: "m", license: "MIT", compiler: "0.1.0",
+    draft_provenance: { status: "none", provenance: null, strata: null },
     files: [{ path: "a", bytes: 1, sha256: SHA }, { path: "b/c.bin", bytes: 2, sha256: SHA }], ...change,
   });
 
@@ -49,6 +50,9 @@ test("a manifest is read strictly", () => {
     manifest({ files: [file("b"), file("a")] }), manifest({ files: [file("a"), file("a")] }),
     manifest({ files: [{ ...file("a"), bytes: -1 }] }), manifest({ files: [{ ...file("a"), sha256: "x" }] }),
     manifest({ files: [{ ...file("a"), more: 1 }] }), manifest({ license: undefined }),
+    manifest({ draft_provenance: undefined }), manifest({ draft_provenance: { status: "none", provenance: null } }),
+    manifest({ draft_provenance: { status: "fine", provenance: null, strata: null } }),
+    manifest({ draft_provenance: { status: "proven", provenance: "abc", strata: null } }),
   ];
   for (const text of bad) assert.throws(() => readManifest(text), ArtifactError, text);
 });

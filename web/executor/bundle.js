@@ -8,9 +8,12 @@ import { ArtifactError } from "./faults.js";
 import { sha256 } from "./sha256.js";
 
 /** @typedef {{path: string, bytes: number, sha256: string}} ManifestFile */
-/** @typedef {{name: string, license: string, compiler: string, files: ManifestFile[]}} Manifest */
+/** @typedef {{status: string, provenance: string | null, strata: string | null}} DraftProvenance */
+/** @typedef {{name: string, license: string, compiler: string, draft_provenance: DraftProvenance, files: ManifestFile[]}} Manifest */
 
-const MANIFEST_KEYS = ["compiler", "files", "format", "license", "name", "version"];
+const STATUSES = ["none", "champion", "proven", "untrained", "unproven"];
+const SHA256 = /^[0-9a-f]{64}$/;
+const MANIFEST_KEYS = ["compiler", "draft_provenance", "files", "format", "license", "name", "version"];
 const FILE_KEYS = ["bytes", "path", "sha256"];
 const PATH = /^(?!.*\.\.)[A-Za-z0-9_-][A-Za-z0-9._-]*(\/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$/;
 const STALL_MS = 30000;
@@ -34,8 +37,18 @@ function readFileEntry(value, where) {
   const file = exactKeys(value, FILE_KEYS, where);
   if (typeof file.path !== "string" || !PATH.test(file.path)) refuse(`bad path ${JSON.stringify(file.path)}`, where);
   if (!Number.isSafeInteger(file.bytes) || file.bytes < 0) refuse(`bad byte count of ${file.path}`, where);
-  if (typeof file.sha256 !== "string" || !/^[0-9a-f]{64}$/.test(file.sha256)) refuse(`bad sha256 of ${file.path}`, where);
+  if (typeof file.sha256 !== "string" || !SHA256.test(file.sha256)) refuse(`bad sha256 of ${file.path}`, where);
   return { path: file.path, bytes: file.bytes, sha256: file.sha256 };
+}
+
+/** @param {unknown} value @param {string} where @returns {DraftProvenance} */
+function readProvenance(value, where) {
+  const { status, provenance, strata } = exactKeys(value, ["provenance", "status", "strata"], where);
+  if (!STATUSES.includes(status)) refuse(`bad status ${JSON.stringify(status)}`, where);
+  for (const hash of [provenance, strata]) {
+    if (hash !== null && !(typeof hash === "string" && SHA256.test(hash))) refuse("bad sha256", where);
+  }
+  return { status, provenance, strata };
 }
 
 /**
@@ -62,7 +75,8 @@ export function readManifest(text) {
   for (let i = 1; i < files.length; i++) {
     if (files[i - 1].path >= files[i].path) refuse(`files are not sorted by path at ${files[i].path}`, where);
   }
-  return { name: top.name, license: top.license, compiler: top.compiler, files };
+  const about = readProvenance(top.draft_provenance, `${where} draft_provenance`);
+  return { name: top.name, license: top.license, compiler: top.compiler, draft_provenance: about, files };
 }
 
 /**

@@ -99,13 +99,16 @@ export function showLoaded(loaded) {
   element("loading").hidden = true;
   element("hello").hidden = false;
   show("model", model.name);
+  element("model").title = `${model.license}; draft: ${model.draft_provenance}`;
   const badge = element("device");
   badge.hidden = false;
   badge.textContent = device.backend === "wasm" ? "CPU (WebAssembly)" : `GPU (${device.adapter})`;
   const threads = device.threads > 1 ? `, ${device.threads} threads` : device.threads_reason && `, one thread: ${device.threads_reason}`;
   const why = reason ? ` (${reason})` : "";
   const test = selfTestText(device.self_test);
-  const detail = `${device.backend}: ${device.adapter}${threads ?? ""}${why}, loaded in ${duration(loaded.load_ms)}; ${test}`;
+  const unproven = model.draft_provenance === "unproven" ? "; draft of unknown origin" : "";
+  const loadedIn = `loaded in ${duration(loaded.load_ms)}`;
+  const detail = `${device.backend}: ${device.adapter}${threads ?? ""}${why}, ${loadedIn}; ${test}${unproven}`;
   badge.title = detail;
   show("device-detail", detail);
   showMemory(loaded.memory);

@@ -161,7 +161,7 @@ async function loadOn(bundle, plan, choice, options, onProgress) {
   const { target, reason } = choice;
   const shards = weightShards(bundle, target);
   const memory = memoryPlan(target);
-  const { name, license, compiler } = bundle.manifest;
+  const { name, license, compiler, draft_provenance: about } = bundle.manifest;
   onProgress({ stage: "plan", name, backend: choice.backend, reason, memory });
   const hasTemplate = plan.ids.chat_template !== null;
   const small = ["tokenizer.json", target.module, ...(hasTemplate ? ["chat_template.jinja"] : [])];
@@ -179,7 +179,8 @@ async function loadOn(bundle, plan, choice, options, onProgress) {
     const compiled = executor.ready(meter.compiled.bind(meter));
     const [text] = await Promise.all([loadText(), compiled, downloadWeights(bundle, executor, shards, count)]);
     const programs = await selfTest(executor, plan, options.selftest, onProgress);
-    const model = { name, license, compiler, has_template: hasTemplate, roles: plan.models.map(({ role }) => role) };
+    const roles = plan.models.map(({ role }) => role);
+    const model = { name, license, compiler, draft_provenance: about.status, has_template: hasTemplate, roles };
     const report = { device: executor.info, reason, memory, model, context: plan.models[0].max_context };
     return { text, executor, programs, report };
   } catch (error) {

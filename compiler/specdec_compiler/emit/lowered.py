@@ -32,11 +32,19 @@ WIDTHS = {"target": (1, 2, 4, 8), "draft": (1, 2)}
 
 @dataclass(frozen=True)
 class Part:
-    """One model of the pair: its role, whose weights it uses ("target" | "draft"), its runtime sizes."""
+    """One model of the pair: its role, whose weights it uses ("target" | "draft"), its runtime sizes.
+
+    borrowed: of a draft with weights of its own, those that are the target's all the same ("embed", "head", "rope").
+    """
 
     role: str
     weights: str
     config: RuntimeConfig
+    borrowed: tuple[str, ...] = ()
+
+    def owner(self, weight: str) -> str:
+        """The role under whose name a weight is stored."""
+        return "target" if weight.partition(".")[0] in self.borrowed else self.weights
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ def part_programs(part: Part) -> list[ProgramSpec]:
 def plan_steps(spec: ProgramSpec, part: Part, target: str, max_binding: int) -> ReadProgram:
     """One program through every phase: its kernel calls, on the GPU with matrices over `max_binding` bytes by rows."""
     planned = run_phases(spec.build(), target)
-    program = read_program(planned, target, part.role, part.weights, spec.results)
+    program = read_program(planned, target, part.role, part.owner, spec.results)
     return shard_rows(program, max_binding) if target == "gpu" else program
 
 

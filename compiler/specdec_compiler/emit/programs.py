@@ -7,6 +7,7 @@ by name (weights, state, KV, results) or a window of a scratch storage.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,10 @@ class ReadProgram:
     storage_bytes: tuple[int, ...]
 
 
-def plan_name(parameter: str, target: str, role: str, weights: str) -> str:
+Owner = Callable[[str], str]  # a weight's name -> the role it is stored under
+
+
+def plan_name(parameter: str, target: str, role: str, owner: Owner) -> str:
     """Relax parameter -> plan tensor: state and pages belong to the model's role, weights to whoever owns them."""
     if parameter in ("state.tokens", "tokens"):
         return "tokens"
@@ -69,7 +73,8 @@ def plan_name(parameter: str, target: str, role: str, weights: str) -> str:
         return f"{role}.{kind}.{pages[1]}"
     if parameter in ("args", "logits", "score_ids"):
         return f"{role}.{parameter}"
-    return f"{weights}.{weight_name(parameter)}"
+    weight = weight_name(parameter)
+    return f"{owner(weight)}.{weight}"
 
 
 def weight_name(parameter: str) -> str:
@@ -78,19 +83,19 @@ def weight_name(parameter: str) -> str:
 
 
 def read_program(
-    module: tvm.IRModule, target: str, role: str, weights: str, results: tuple[str, ...]
+    module: tvm.IRModule, target: str, role: str, owner: Owner, results: tuple[str, ...]
 ) -> ReadProgram:
     """`results` names the plan tensors of the function's outputs; "" leaves an output in scratch memory."""
-    return _Reader(module["forward"], target, role, weights, results).read()
+    return _Reader(module["forward"], target, role, owner, results).read()
 
 
 class _Reader:
-    def __init__(self, function: Any, target: str, role: str, weights: str, results: tuple[str, ...]):
+    def __init__(self, function: Any, target: str, role: str, owner: Owner, results: tuple[str, ...]):
         self.function, self.target, self.results = function, target, results
         names = str(function.attrs["specdec.params"]).split(",")
         self.places: dict[Any, Any] = {}
         for var, name in zip(function.params, names, strict=True):
-            self.places[var] = Place(plan_name(name, target, role, weights), -1, *tensor_type(var.ty))
+            self.places[var] = Place(plan_name(name, target, role, owner), -1, *tensor_type(var.ty))
         self.storages: dict[Any, int] = {}
         self.storage_bytes: list[int] = []
         self.steps: list[Step] = []

@@ -173,8 +173,12 @@ def write_model(
     context: int,
     writer: ShardWriter | NullWriter,
     progress: Callable[[str], None],
+    borrowed: tuple[str, ...] = (),
 ) -> dict[str, str]:
-    """Pack and write every tensor of a model under "<prefix>."; returns the format of each stored matrix by name."""
+    """Pack and write every tensor of a model under "<prefix>."; returns the format of each stored matrix by name.
+
+    borrowed: of "embed", "head" and "rope", those that another model has stored already.
+    """
     formats: dict[str, str] = {}
 
     def put(name: str, weight: QuantWeight, vocab: bool = False) -> None:
@@ -200,8 +204,10 @@ def write_model(
             for part, weight in zip(parts, weights, strict=True):
                 put(layer + part, weight)
 
-    writer.add(f"{prefix}.rope", rope_table(spec.config.rope_theta, context, spec.config.head_dim))
-    put("embed", matrix("embed"), vocab=True)
+    if "rope" not in borrowed:
+        writer.add(f"{prefix}.rope", rope_table(spec.config.rope_theta, context, spec.config.head_dim))
+    if "embed" not in borrowed:
+        put("embed", matrix("embed"), vocab=True)
     for i in range(spec.config.num_layers):
         layer = f"layers.{i}."
         norm(layer + "attn_norm")
@@ -211,7 +217,7 @@ def write_model(
         fused("gate_up", layer, ("gate", "up"))
         put(layer + "down", matrix(layer + "down"))
     norm("norm")
-    if not spec.config.tied_embedding:
+    if not spec.config.tied_embedding and "head" not in borrowed:
         put("head", matrix("head"), vocab=True)
     return formats
 

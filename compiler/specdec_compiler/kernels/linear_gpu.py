@@ -167,9 +167,9 @@ class _Tile:
         """Add the lanes' sums through workgroup memory, some rows at a time; with a norm, its factor from the squares likewise."""
         outputs = self.per_pass * self.columns
         partial = shared(outputs * self.stride, "float32")
-        square_sums = shared(self.rows * self.stride, "float32") if squares is not None else None
+        square_sums = shared(self.rows * self.stride, "float32") if self.eps is not None else None
         total, square = local(1, "float32"), local(1, "float32")
-        if square_sums is not None:
+        if squares is not None and square_sums is not None:
             for i in range(ceil_div(self.rows, self.blocks)):
                 row = T.bind(place + i * self.blocks)
                 with when(row < self.rows):
@@ -190,7 +190,7 @@ class _Tile:
                     store(total, 0, total[0] + partial[tx * self.stride + j])
                     if square_sums is not None:
                         store(square, 0, square[0] + square_sums[row * self.stride + j])
-                if square_sums is not None:
+                if self.eps is not None:
                     mean = fma(square[0], f32(1.0 / self.k), f32(self.eps))
                     store(total, 0, total[0] * (f32(1.0) / T.sqrt(mean)))
                 with when(row0 + row < num_rows[0]):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specdec_runtime.faults import ArtifactError
 
+from .draft import open_draft
 from .gguf import open_gguf
 from .hf import open_hf
 from .locate import locate
@@ -31,6 +32,7 @@ __all__ = [
     "Weight",
     "first_layers",
     "locate",
+    "open_draft",
     "open_source",
 ]
 

@@ -1,19 +1,21 @@
 """Hugging Face folders of LlamaForCausalLM -> ModelSpec.
 
-Knows config.json and the tensor names; safetensors_file.py knows the container, hf_text.py the tokenizer's
-files. Rows of q and k are already in the order that rotate-half rope wants. Invariant: whatever would change
+Knows config.json and the tensor names; safetensors_file.py knows the container, packed.py matrices in groups, hf_text.py the
+tokenizer's files. Rows of q and k are already in the order that rotate-half rope wants. Invariant: whatever would change
 the model's function and is not implemented is refused by its key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from specdec_runtime.faults import ArtifactError
 
-from ..quantize import check_finite, check_groups, quantize
+from ..quantize import Format, check_finite, check_groups, quantize
 from .hf_text import read_hf_text
+from .packed import check_packed, declared_format, read_packed, stored_parts
 from .safetensors_file import FloatTensor, open_safetensors, read_json
 from .spec import (
     ModelConfig,
@@ -58,14 +60,23 @@ def open_hf(folder: Path, quantization: Quantization) -> ModelSpec:
     feature that is not supported, a missing or unexpected tensor, a wrong shape or dtype; on reading a
     tensor, a weight that is NaN or infinite.
     """
-    config = _config(read_json(folder / "config.json"), folder)
+    data = read_json(folder / "config.json")
+    config = read_config(data, folder)
+    read = open_tensors(folder, config, declared_format(data, str(folder / "config.json")), quantization)
+    return ModelSpec(config, read_hf_text(folder, config.vocab_size), None, read)
+
+
+def open_tensors(
+    folder: Path, config: ModelConfig, packed: Format | None, quantization: Quantization
+) -> Callable[[str], Weight]:
+    """The reader of a folder's tensors, all of which have been found in their places. packed: what config.json declares."""
     tensors = open_safetensors(folder)
-    _check_tensors(tensors, config, folder)
-    text = read_hf_text(folder, config.vocab_size)
-    return ModelSpec(config, text, None, lambda name: _read(tensors, quantization, name))
+    _check_tensors(tensors, config, packed, folder)
+    return lambda name: _read(tensors, packed, quantization, name)
 
 
-def _config(data: dict[str, Any], folder: Path) -> ModelConfig:
+def read_config(data: dict[str, Any], folder: Path) -> ModelConfig:
+    """config.json -> ModelConfig. Raises ArtifactError naming the key."""
     where = str(folder / "config.json")
     if data.get("architectures") != ["LlamaForCausalLM"]:
         message = f"architectures = {data.get('architectures')!r} is not supported"
@@ -137,31 +148,46 @@ def stored_name(name: str) -> str:
     return f"model.layers.{layer}.{_LAYER_NAMES[part]}.weight"
 
 
-def _check_tensors(tensors: dict[str, FloatTensor], config: ModelConfig, folder: Path) -> None:
-    wanted = {stored_name(name): tensor_shape(config, name) for name in config.tensor_names()}
-    for stored, shape in wanted.items():
-        if stored not in tensors:
-            action = "use the whole folder of a Llama model"
-            raise ArtifactError("the tensor is missing", f"{folder}: tensor {stored}", action)
-        found = tensors[stored]
-        if found.shape != shape:
-            message = f"the tensor has shape {list(found.shape)}, config.json says {list(shape)}"
-            raise ArtifactError(message, found.where, "correct config.json or get the model again")
-        if len(shape) == 2:
-            check_groups(shape, found.where)
+def _check_tensors(
+    tensors: dict[str, FloatTensor], config: ModelConfig, packed: Format | None, folder: Path
+) -> None:
     # A tied head may be stored again; old files store the rope frequencies, which follow from the base.
-    harmless = {"lm_head.weight"} if config.tied_embedding else set()
+    known = {"lm_head.weight"} if config.tied_embedding and config.own_embedding else set()
+    for name in config.tensor_names():
+        stored, shape = stored_name(name), tensor_shape(config, name)
+        if len(shape) == 2:
+            check_groups(shape, f"{folder}: tensor {stored}")
+        if len(shape) == 2 and packed is not None:
+            check_packed(tensors, stored, shape, packed, str(folder))
+            known |= set(stored_parts(stored, packed).values())
+        else:
+            _check_float(tensors, stored, shape, folder)
+            known.add(stored)
     for stored, found in tensors.items():
-        if stored not in wanted and stored not in harmless and not stored.endswith("rotary_emb.inv_freq"):
+        if stored not in known and not stored.endswith("rotary_emb.inv_freq"):
             raise ArtifactError(
                 "the tensor has no place in a plain Llama model", found.where, "use a model without it"
             )
 
 
-def _read(tensors: dict[str, FloatTensor], quantization: Quantization, name: str) -> Weight:
-    stored = tensors[stored_name(name)]
-    values = stored.read()
+def _check_float(tensors: dict[str, FloatTensor], stored: str, shape: tuple[int, ...], folder: Path) -> None:
+    if stored not in tensors:
+        action = "use the whole folder of a Llama model"
+        raise ArtifactError("the tensor is missing", f"{folder}: tensor {stored}", action)
+    found = tensors[stored]
+    if found.shape != shape:
+        message = f"the tensor has shape {list(found.shape)}, config.json says {list(shape)}"
+        raise ArtifactError(message, found.where, "correct config.json or get the model again")
+
+
+def _read(
+    tensors: dict[str, FloatTensor], packed: Format | None, quantization: Quantization, name: str
+) -> Weight:
+    stored = stored_name(name)
+    if packed is not None and not name.endswith("norm"):
+        return read_packed(tensors, stored, packed)
+    values = tensors[stored].read()
     if values.ndim == 1:
-        check_finite(values, stored.where)
+        check_finite(values, tensors[stored].where)
         return values
-    return quantize(values, quantization.for_tensor(name), stored.where)
+    return quantize(values, quantization.for_tensor(name), tensors[stored].where)

@@ -1,7 +1,8 @@
-"""The safetensors container: one file, or several with an index; records and raw bytes of each tensor.
+"""The safetensors container: one file, or several with an index; records and raw bytes of each tensor; the bytes of a new file.
 
 Knows no model. Read without torch and without the safetensors package, which has no numpy type for bf16.
-Invariants: every offset is checked against the file before it is used; dtypes are F32, F16 or BF16.
+Invariants: every offset is checked against the file before it is used; dtypes are F32, F16 or BF16, and I8 or U8
+where packed.py says what they hold.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from .floats import FLOAT_TYPES, widen
 
 _GET_AGAIN = "download or write the file again"
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,20 @@ def read_safetensors(path: Path) -> dict[str, FloatTensor]:
     header, start = _header(data, path)
     header.pop("__metadata__", None)
     return {name: _record(name, entry, data, start, path) for name, entry in header.items()}
+
+
+def safetensors_bytes(tensors: dict[str, tuple[str, np.ndarray]]) -> bytes:
+    """The bytes of a file: name -> (dtype of the format, array of its little-endian items). Largest items first, then by name."""
+    header, data, at = {}, [], 0
+    for name in sorted(tensors, key=lambda name: (-_ITEM_BYTES[tensors[name][0]], name)):
+        dtype, values = tensors[name]
+        raw = values.tobytes()
+        header[name] = {"dtype": dtype, "shape": list(values.shape), "data_offsets": [at, at + len(raw)]}
+        data.append(raw)
+        at += len(raw)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the data starts at a multiple of 8
+    return b"".join([struct.pack("<Q", len(text)), text, *data])
 
 
 def _read_sharded(folder: Path, index: Path) -> dict[str, FloatTensor]:

@@ -33,7 +33,10 @@ _LAYER_PARTS = ("attn_norm", "q", "k", "v", "o", "mlp_norm", "gate", "up", "down
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes and constants of a model; rope_theta and norm_eps as the file states them."""
+    """Sizes and constants of a model; rope_theta and norm_eps as the file states them.
+
+    own_embedding: False for a draft that stores no embedding and no head, because it uses the champion's.
+    """
 
     architecture: str
     name: str
@@ -48,10 +51,13 @@ class ModelConfig:
     norm_eps: float
     context: int
     tied_embedding: bool
+    own_embedding: bool = True
 
     def tensor_names(self) -> list[str]:
         """The stored tensors, in the order of use; "head" only when it is not tied to the embedding."""
         layers = [f"layers.{i}.{part}" for i in range(self.num_layers) for part in _LAYER_PARTS]
+        if not self.own_embedding:
+            return [*layers, "norm"]
         return ["embed", *layers, "norm", *([] if self.tied_embedding else ["head"])]
 
 
