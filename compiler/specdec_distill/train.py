@@ -161,7 +161,9 @@ class Trainer:
         path = self._path(phase)
         part = path.with_name(path.name + ".part")
         trained = {name: tensor.detach() for name, tensor in self._draft.trained.items()}
-        state = {"step": step, "trained": trained, "optimizer": self._optimizer.state_dict(), "log": self.log}
+        goes_on = step < phase.steps
+        optimizer = self._optimizer.state_dict() if goes_on else None
+        state = {"step": step, "trained": trained, "optimizer": optimizer, "log": self.log}
         torch.save({**state, "recipe": asdict(self._recipe)}, part)
         part.rename(path)
 
@@ -173,7 +175,8 @@ class Trainer:
         with torch.no_grad():
             for name, tensor in self._draft.trained.items():
                 tensor.copy_(state["trained"][name])
-        self._optimizer.load_state_dict(state["optimizer"])
+        if state["optimizer"] is not None:  # else the phase was at its end
+            self._optimizer.load_state_dict(state["optimizer"])
         self.log = state["log"]
         return state["step"]
 
