@@ -46,7 +46,7 @@ test-pure: $(VENV)/.test ## decode core, drafters, plan: no compiler, no browser
 	$(BIN)/pytest -q tests/pure tests/meta
 
 test-compiler: $(VENV)/.test ## sources, recipes, quantization, pairing, bundles, numerics of tiny models
-	$(BIN)/pytest -q tests/compiler tests/numerics
+	$(BIN)/pytest -q tests/compiler tests/numerics tests/distill
 
 test-kernels: $(VENV)/.test $(VENV)/.browser $(VENV)/.vulkan ## every kernel against its NumPy twin on every device
 	$(BIN)/pytest -q tests/kernels
@@ -81,7 +81,7 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.test: $(VENV)/.run
 	@echo "setup: test tools"
-	@$(PIP) -e '.[test]'
+	@$(PIP) -e '.[test,distill]'
 	@touch $@
 
 $(VENV)/.vulkan: $(VENV)/.run

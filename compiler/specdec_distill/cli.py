@@ -8,9 +8,17 @@ import sys
 import time
 from pathlib import Path
 
-from specdec_runtime.faults import SpecdecError
+from specdec_runtime.faults import RequestError, SpecdecError
 
 from .recipe import read_distill_recipe
+
+
+def _share(text: str) -> tuple[int, int]:
+    """ "I/N" -> (I, N)."""
+    index, slash, total = text.partition("/")
+    if not (slash and index.isdecimal() and total.isdecimal() and int(index) < int(total)):
+        raise RequestError(f"--share {text}", "--share", "give I/N with 0 <= I < N")
+    return int(index), int(total)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -27,6 +35,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--share", default="0/1", help="with --stage text: write share I of N (seed + I), for N machines"
     )
+    parser.add_argument(
+        "--strata", type=Path, help="evaluation prompts to keep out of the text (default: models/strata)"
+    )
+    parser.add_argument("--commit", help="revision of the code for provenance.json (default: the checkout's)")
     args = parser.parse_args(argv)
     start = time.monotonic()
 
@@ -39,14 +51,16 @@ def main(argv: list[str] | None = None) -> int:
         print(f"specdec-distill needs PyTorch ({error}): pip install 'specdec[distill]'", file=sys.stderr)
         return 2
     try:
-        share, _, shares = args.share.partition("/")
+        options = {"strata": args.strata} if args.strata else {}
         result = distill(
             read_distill_recipe(args.recipe),
             args.output,
-            args.device,
-            args.stage,
-            (int(share), int(shares)),
             say,
+            stage=args.stage,
+            device=args.device,
+            share=_share(args.share),
+            commit=args.commit,
+            **options,
         )
     except SpecdecError as error:
         print(f"specdec-distill: {error}", file=sys.stderr)

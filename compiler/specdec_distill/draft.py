@@ -1,7 +1,7 @@
 """The draft: its sizes, its first weights (taken from the champion's layers) and what of it is trained.
 
-Knows no objective. The draft has the champion's hidden size and shares its embedding and head, which stay as they are. Layer i starts as
-the champion's layer `copy[i]`; a wider feed-forward part takes in those of the layers after it: two side by side add up to the
+Knows no objective. The draft has the champion's hidden size and shares its embedding and head, which stay as they are. Layer i starts
+as the champion's layer `copy[i]`; a wider feed-forward part takes in those of the layers after it: two side by side add up to the
 sum of both, once the norm's weights are folded into them.
 """
 

@@ -28,7 +28,7 @@ class Objective:
 def _losses(
     student: torch.Tensor, teacher: torch.Tensor, tv: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits [n, V] of both -> kl [n], agreement of the likeliest ids [n], gradient of (1 - tv) kl + tv * TV by the student's logits."""
+    """Logits [n, V] of both -> kl [n], agreement of the likeliest ids [n], gradient of (1 - tv) KL + tv * TV by the student's."""
     log_q = student.float().log_softmax(-1)
     log_p = teacher.float().log_softmax(-1)
     p, q = log_p.exp(), log_q.exp()

@@ -281,7 +281,7 @@ def _json(rng: Random) -> str:
             f"Write a JSON object with the keys {keys}. Invent the values.",
             f"Extract {keys} as JSON from this text: {_note(rng)}",
             f'Here is a record: {json.dumps(record)}. Add a key "note" and return the JSON.',
-            f"Turn this list into a JSON array:\n"
+            "Turn this list into a JSON array:\n"
             + "\n".join("- " + ", ".join(f"{k}: {v}" for k, v in r.items()) for r in many),
             f"Give me a JSON array of {rng.randint(2, 5)} objects with the keys {keys}.",
             f"Change the city to {rng.choice(w.CITIES)} in this JSON and print it again: {json.dumps(record)}",

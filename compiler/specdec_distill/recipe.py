@@ -41,7 +41,7 @@ class DraftSizes:
 
 @dataclass(frozen=True)
 class TrainRecipe:
-    """steps and filter_steps: optimizer steps by the whole loss, and (0: none) of a fresh draft by AdaSPEC's filter, the first as reference."""
+    """steps: optimizer steps by the whole loss. filter_steps: of a fresh draft by AdaSPEC's filter, the first as reference (0: none)."""
 
     seed: int
     steps: int
@@ -101,9 +101,9 @@ def _value(kind: Any, value: Any, key: str, where: str) -> Any:
             return _read(kind, value, f"{key}.", where)
     elif kind is float and type(value) in (int, float) and value >= 0:
         return float(value)
-    elif kind is int and type(value) is int and value >= 0:
-        return value
-    elif kind is str and isinstance(value, str) and value:
+    elif (kind is int and type(value) is int and value >= 0) or (
+        kind is str and isinstance(value, str) and value
+    ):
         return value
     elif typing.get_origin(kind) is list and isinstance(value, list) and value:
         (item,) = typing.get_args(kind)

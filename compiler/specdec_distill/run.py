@@ -1,18 +1,22 @@
-"""The stages in order: the champion writes, the draft learns, the folder is written. Knows every part, and nothing of a part's inside."""
+"""The stages in order: the champion writes, the draft learns, the folder is written. Knows every part, none of its inside."""
 
 from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from specdec_compiler.drafts import evaluation_prompts, fingerprints
+from specdec_compiler.drafts.strata import DEFAULT
 from specdec_compiler.recipe import read_recipe
 from specdec_compiler.sources import ModelSpec, Quantization, open_source
 
 from .corpus import Corpus, join, load_corpus
 from .draft import Draft, DraftShape
+from .export import export, read_results
 from .network import Llama, make_rope, read_weights
 from .objective import Measure, Objective
 from .recipe import DistillRecipe
@@ -21,29 +25,49 @@ from .train import Champion, Phase, Trainer
 
 
 def distill(
-    recipe: DistillRecipe, folder: Path, device: str | None, stage: str, share: tuple[int, int], say: Say
+    recipe: DistillRecipe,
+    folder: Path,
+    say: Say,
+    *,
+    stage: str = "all",
+    device: str | None = None,
+    share: tuple[int, int] = (0, 1),
+    strata: Path = DEFAULT,
+    commit: str | None = None,
 ) -> dict[str, Any]:
-    """Run the stages that are not done yet; the figures of what was run."""
+    """Run the stages that are not done yet; the figures of what was run.
+
+    stage: "text", "train", "export" or "all". share: (i, n): write the i-th of n shares of the text. strata: the evaluation prompts,
+    from which the training prompts are held apart. commit: see export.py. Raises ArtifactError.
+    """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     folder.mkdir(parents=True, exist_ok=True)
     spec = open_champion(recipe)
     net = load_network(spec, device)
-    desk = Desk(net, Speech(spec), recipe.text, folder, device, say, *share)
+    held_apart = fingerprints(text for _, text in evaluation_prompts(strata))
+    desk = Desk(net, Speech(spec), recipe.text, folder, device, say, held_apart, *share)
     result: dict[str, Any] = {}
     if stage in ("text", "all"):
         corpus, prompts = training_text(desk)
         if desk.share == 0:
-            held_out_text(Desk(net, desk.speech, recipe.text, folder, device, say))
+            held_out_text(replace(desk, shares=1))
         result["text"] = {"texts": len(corpus), "learned_tokens": corpus.num_learned, "prompts": len(prompts)}
     if stage in ("train", "all"):
-        desk.share, desk.shares = 0, 1
         os.environ.setdefault(
             "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
         )  # what CUDA's matrix products need to be repeatable
         torch.use_deterministic_algorithms(True, warn_only=True)
-        held_out = held_out_text(desk)
+        held_out = held_out_text(replace(desk, share=0, shares=1))
         result["train"] = train(recipe, net, load_text(folder), held_out, folder, device, say)
+        results = {"device": _device_name(device), "phases": result["train"]}
+        (folder / "results.json").write_text(json.dumps(results, indent=1))
+    if stage in ("export", "all"):
+        result["export"] = str(export(recipe, spec, load_text(folder), read_results(folder), folder, commit))
     return result
+
+
+def _device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device.startswith("cuda") else "CPU"
 
 
 def open_champion(recipe: DistillRecipe) -> ModelSpec:

@@ -1,8 +1,8 @@
 """Stage 1: the champion writes the training text.
 
 Four kinds of prompts: composed ones; some whose user turn the champion writes itself (given the chat form up to where a user speaks,
-after Magpie, Xu et al. 2024); then, about passages it wrote, and second turns. Each stage of writing is a file, so a stopped run goes on with the next
-one. Invariant: nothing comes from outside but the templates and word lists of this package.
+after Magpie, Xu et al. 2024); then, about passages it wrote, and second turns. Each stage of writing is a file, so a stopped run goes on
+with the next one. Invariant: nothing comes from outside but the templates and word lists of this package.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from specdec_compiler.drafts import overlap
+from specdec_compiler.drafts.ngrams import Fingerprints
 from specdec_compiler.sources import ModelSpec
 from specdec_runtime.faults import ArtifactError
 from specdec_runtime.plan import PlanText
@@ -68,6 +70,9 @@ class Desk:
     folder: Path
     device: str
     say: Say
+    held_apart: (
+        Fingerprints  # of the evaluation prompts: a prompt that shares a run of words with one is not used
+    )
     share: int = 0
     shares: int = 1
 
@@ -95,9 +100,11 @@ class Desk:
 
 def training_text(desk: Desk) -> tuple[Corpus, list[str]]:
     """All training texts of this share and the prompts' text, from the stages' files where they exist."""
-    first, first_prompts = _stage(desk, "first", lambda: _first_turns(desk))
-    second, second_prompts = _stage(desk, "second", lambda: _second_turns(desk, first, first_prompts))
-    return join([first, second]), [prompt for _, prompt in (*first_prompts, *second_prompts)]
+    first, prompts = _stage(desk, "first", lambda: _first_turns(desk))
+    if desk.part(desk.recipe.on_passages) + desk.part(desk.recipe.follow_ups) == 0:
+        return first, [text for _, text in prompts]
+    second, more = _stage(desk, "second", lambda: _second_turns(desk, first, prompts))
+    return join([first, second]), [text for _, text in (*prompts, *more)]
 
 
 def held_out_text(desk: Desk) -> Corpus:
@@ -118,11 +125,18 @@ def _stage(
     corpus_path, prompts_path = desk.folder / f"{stem}.npz", desk.folder / f"{stem}.prompts"
     if not corpus_path.exists() or not prompts_path.exists():
         corpus, prompts = make()
-        prompts_path.write_text("\x00".join(f"{kind}\x01{text}" for kind, text in prompts), encoding="utf-8")
+        prompts_path.write_text(
+            "\x00".join(f"{kind}\x01{text}" for kind, text in prompts), "utf-8", newline=""
+        )
         corpus.save(corpus_path)
         desk.say(f"{name}: {len(corpus)} texts, {corpus.num_learned} tokens written by the champion")
-    kinds = [item.partition("\x01") for item in prompts_path.read_text(encoding="utf-8").split("\x00")]
-    return load_corpus(corpus_path), [(kind, text) for kind, _, text in kinds]
+    return load_corpus(corpus_path), read_prompts_file(prompts_path)
+
+
+def read_prompts_file(path: Path) -> list[tuple[str, str]]:
+    """(kind, text) of every prompt of a stage."""
+    items = path.read_bytes().decode("utf-8").split("\x00")
+    return [(kind, text) for kind, _, text in (item.partition("\x01") for item in items)]
 
 
 def _first_turns(desk: Desk) -> tuple[Corpus, list[tuple[str, str]]]:
@@ -162,15 +176,19 @@ _PASSAGES = ("explain", "create", "chat", "self", "list")
 def _answers(
     desk: Desk, prompts: list[Prompt], temperatures: list[float], name: str
 ) -> tuple[Corpus, list[tuple[str, str]]]:
-    """The champion's answers to the prompts; too long prompts are left out."""
+    """The champion's answers to the prompts; prompts too long, or like an evaluation prompt, are left out."""
     rng = Random(f"temperatures {desk.seed} {name}")
     chats = [desk.speech.chat(prompt.messages) for prompt in prompts]
-    kept = [index for index, ids in enumerate(chats) if len(ids) <= desk.recipe.max_prompt]
+    kept = [
+        index
+        for index, ids in enumerate(chats)
+        if len(ids) <= desk.recipe.max_prompt and not overlap(desk.held_apart, prompts[index].text)
+    ]
     jobs = [Job(chats[index], rng.choice(temperatures)) for index in kept]
     written = desk.write(jobs, name, desk.recipe.max_new)
     texts, said = [], []
     for job in sorted(written):
         prompt = prompts[kept[job]]
         texts.append((jobs[job].prompt + written[job], len(jobs[job].prompt), prompt.kind))
-        said.append((prompt.kind, prompt.messages[-1]["content"]))
+        said.append((prompt.kind, prompt.text))
     return make_corpus(texts, desk.net.config.vocab_size), said

@@ -3,6 +3,8 @@
 Invariant: the evaluation prompts (models/strata) were written apart from these lists.
 """
 
+from collections.abc import Sequence
+
 TOPICS = """volcanoes; honey bees; the water cycle; medieval castles; jazz music; solar panels; chess openings; coral reefs; bread baking;
 black holes; the printing press; urban gardening; public libraries; steam engines; whales; the Silk Road; migraine; electric cars; origami;
 the immune system; tide pools; beekeeping; photography; inflation; the stock market; glaciers; penguins; home insulation; bicycle repair;
@@ -25,16 +27,163 @@ skiing; football; tennis; basketball; cricket; the Olympics; guitars; pianos; vi
     "\n", " "
 ).split("; ")
 
-NAMES = """Maria Tom Aisha Jonas Priya Luca Elena Omar Ingrid Pablo Yuki Grace Daniel Fatima Henrik Olga Samuel Leila Marco Nina Peter Hana
-Victor Rosa Ahmed Clara Ivan Sofia Kofi Amara Lars Mina Diego Ruth Felix Zoe Arjun Eva Bruno Lucia Noah Emma Karim Julia Stefan Anita Robert
-Chen Dana Erik Paula Simon Teresa Walter Irene Hugo Vera Max Alice Boris Carmen Frank Gita Ivo Judith Klaus Laura""".split()
+NAMES = [
+    "Maria",
+    "Tom",
+    "Aisha",
+    "Jonas",
+    "Priya",
+    "Luca",
+    "Elena",
+    "Omar",
+    "Ingrid",
+    "Pablo",
+    "Yuki",
+    "Grace",
+    "Daniel",
+    "Fatima",
+    "Henrik",
+    "Olga",
+    "Samuel",
+    "Leila",
+    "Marco",
+    "Nina",
+    "Peter",
+    "Hana",
+    "Victor",
+    "Rosa",
+    "Ahmed",
+    "Clara",
+    "Ivan",
+    "Sofia",
+    "Kofi",
+    "Amara",
+    "Lars",
+    "Mina",
+    "Diego",
+    "Ruth",
+    "Felix",
+    "Zoe",
+    "Arjun",
+    "Eva",
+    "Bruno",
+    "Lucia",
+    "Noah",
+    "Emma",
+    "Karim",
+    "Julia",
+    "Stefan",
+    "Anita",
+    "Robert",
+    "Chen",
+    "Dana",
+    "Erik",
+    "Paula",
+    "Simon",
+    "Teresa",
+    "Walter",
+    "Irene",
+    "Hugo",
+    "Vera",
+    "Max",
+    "Alice",
+    "Boris",
+    "Carmen",
+    "Frank",
+    "Gita",
+    "Ivo",
+    "Judith",
+    "Klaus",
+    "Laura",
+]
 
-SURNAMES = """Miller Rossi Okafor Schmidt Tanaka Garcia Novak Silva Patel Jensen Kowalski Dubois Haddad Murphy Berg Costa Weber Nguyen Brown
-Laurent Fischer Moreno Olsen Horvat Ali Kim Santos Wagner Evans Romano Lind Petrov Mensah Cohen""".split()
+SURNAMES = [
+    "Miller",
+    "Rossi",
+    "Okafor",
+    "Schmidt",
+    "Tanaka",
+    "Garcia",
+    "Novak",
+    "Silva",
+    "Patel",
+    "Jensen",
+    "Kowalski",
+    "Dubois",
+    "Haddad",
+    "Murphy",
+    "Berg",
+    "Costa",
+    "Weber",
+    "Nguyen",
+    "Brown",
+    "Laurent",
+    "Fischer",
+    "Moreno",
+    "Olsen",
+    "Horvat",
+    "Ali",
+    "Kim",
+    "Santos",
+    "Wagner",
+    "Evans",
+    "Romano",
+    "Lind",
+    "Petrov",
+    "Mensah",
+    "Cohen",
+]
 
-CITIES = """Porto Oslo Lagos Kyoto Lima Geneva Dublin Cairo Austin Prague Mumbai Hanoi Seville Bergen Nairobi Montreal Glasgow Krakow Athens
-Zagreb Turin Leipzig Gdansk Ghent Lyon Bilbao Tallinn Riga Vilnius Sofia Bristol Boston Denver Toronto Perth Quito Bogota Accra Tunis Rabat
-Ankara Tbilisi Osaka Busan Manila Jakarta Delhi Pune""".split()
+CITIES = [
+    "Porto",
+    "Oslo",
+    "Lagos",
+    "Kyoto",
+    "Lima",
+    "Geneva",
+    "Dublin",
+    "Cairo",
+    "Austin",
+    "Prague",
+    "Mumbai",
+    "Hanoi",
+    "Seville",
+    "Bergen",
+    "Nairobi",
+    "Montreal",
+    "Glasgow",
+    "Krakow",
+    "Athens",
+    "Zagreb",
+    "Turin",
+    "Leipzig",
+    "Gdansk",
+    "Ghent",
+    "Lyon",
+    "Bilbao",
+    "Tallinn",
+    "Riga",
+    "Vilnius",
+    "Sofia",
+    "Bristol",
+    "Boston",
+    "Denver",
+    "Toronto",
+    "Perth",
+    "Quito",
+    "Bogota",
+    "Accra",
+    "Tunis",
+    "Rabat",
+    "Ankara",
+    "Tbilisi",
+    "Osaka",
+    "Busan",
+    "Manila",
+    "Jakarta",
+    "Delhi",
+    "Pune",
+]
 
 JOBS = """teacher; nurse; carpenter; baker; software engineer; farmer; pilot; librarian; electrician; dentist; journalist; chemist; gardener;
 plumber; accountant; translator; waiter; lawyer; photographer; architect; bus driver; scientist; musician; tailor; fisherman; mechanic;
@@ -48,16 +197,59 @@ PLACES = """the library; the town hall; the harbour; the old mill; the train sta
 the office; the warehouse; the bakery; the café on the corner; the sports hall; the community centre; the theatre; the garden; the airport;
 the workshop""".replace("\n", " ").split("; ")
 
-ADJECTIVES = """small old bright quiet broken cheap heavy modern wooden green blue red simple strange useful new famous warm cold early late
-gentle loud soft round sharp empty full clean dusty""".split()
+ADJECTIVES = [
+    "small",
+    "old",
+    "bright",
+    "quiet",
+    "broken",
+    "cheap",
+    "heavy",
+    "modern",
+    "wooden",
+    "green",
+    "blue",
+    "red",
+    "simple",
+    "strange",
+    "useful",
+    "new",
+    "famous",
+    "warm",
+    "cold",
+    "early",
+    "late",
+    "gentle",
+    "loud",
+    "soft",
+    "round",
+    "sharp",
+    "empty",
+    "full",
+    "clean",
+    "dusty",
+]
 
 EVENTS = """meeting; concert; workshop; lecture; football match; book reading; fire drill; photo exhibition; staff training; board meeting;
 science fair; cooking class; chess tournament; flea market; guided tour; film night; parents' evening; charity run; job fair; open day""".replace(
     "\n", " "
 ).split("; ")
 
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = "January February March April May June July August September October November December".split()
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
 REASONS = """heavy rain; a power cut; a broken pipe; a strike; illness; a traffic jam; a double booking; a missing part; roadworks; a late
 delivery; a software update; strong wind; a holiday; a fire alarm; low demand""".replace("\n", " ").split(
     "; "
@@ -72,7 +264,20 @@ FORMS = """short story; poem; haiku; song; letter; dialogue; speech; diary entry
 postcard; recipe; tutorial; essay; riddle; eulogy; press release; bedtime story""".replace("\n", " ").split(
     "; "
 )
-LANGUAGES = "Python JavaScript C Java SQL Bash Rust Go TypeScript HTML CSS Ruby".split()
+LANGUAGES = [
+    "Python",
+    "JavaScript",
+    "C",
+    "Java",
+    "SQL",
+    "Bash",
+    "Rust",
+    "Go",
+    "TypeScript",
+    "HTML",
+    "CSS",
+    "Ruby",
+]
 TASKS = """reverses a string; counts the vowels in a text; sorts a list of numbers; finds the largest element; checks whether a number is prime;
 computes the factorial of n; merges two sorted lists; removes duplicates from a list; reads a file line by line; converts Celsius to
 Fahrenheit; counts words in a text; checks whether a string is a palindrome; finds the greatest common divisor; computes the mean and the
@@ -83,7 +288,7 @@ queue; removes spaces from a text; joins two tables; groups rows by month; compu
 ).split("; ")
 
 # language: (its words for a request about a topic, topics in it)
-TONGUES: dict[str, tuple[list[str], list[str]]] = {
+TONGUES: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "German": (
         [
             "Erkläre mir kurz {}.",
@@ -92,9 +297,23 @@ TONGUES: dict[str, tuple[list[str], list[str]]] = {
             "Nenne fünf Tatsachen über {}.",
             "Warum mögen Menschen {}?",
         ],
-        "den Rhein; Schokolade; das Wetter; Katzen; Fahrräder; den Mond; Bücher; Vulkane; Musik; Brot; Fußball; den Herbst; Züge; das Meer; Computer".split(
-            "; "
-        ),
+        [
+            "den Rhein",
+            "Schokolade",
+            "das Wetter",
+            "Katzen",
+            "Fahrräder",
+            "den Mond",
+            "Bücher",
+            "Vulkane",
+            "Musik",
+            "Brot",
+            "Fußball",
+            "den Herbst",
+            "Züge",
+            "das Meer",
+            "Computer",
+        ],
     ),
     "Spanish": (
         [
@@ -104,9 +323,23 @@ TONGUES: dict[str, tuple[list[str], list[str]]] = {
             "Dame cinco datos sobre {}.",
             "¿Por qué es importante {}?",
         ],
-        "el sol; la música; el chocolate; los gatos; el fútbol; la luna; los libros; la lluvia; el café; la familia; los trenes; el mar; las montañas; la escuela; el pan".split(
-            "; "
-        ),
+        [
+            "el sol",
+            "la música",
+            "el chocolate",
+            "los gatos",
+            "el fútbol",
+            "la luna",
+            "los libros",
+            "la lluvia",
+            "el café",
+            "la familia",
+            "los trenes",
+            "el mar",
+            "las montañas",
+            "la escuela",
+            "el pan",
+        ],
     ),
     "French": (
         [
@@ -116,9 +349,23 @@ TONGUES: dict[str, tuple[list[str], list[str]]] = {
             "Donne cinq faits sur {}.",
             "Pourquoi aime-t-on {} ?",
         ],
-        "le pain; la musique; le chocolat; les chats; le football; la lune; les livres; la pluie; le café; la famille; les trains; la mer; les montagnes; l'école; le vin".split(
-            "; "
-        ),
+        [
+            "le pain",
+            "la musique",
+            "le chocolat",
+            "les chats",
+            "le football",
+            "la lune",
+            "les livres",
+            "la pluie",
+            "le café",
+            "la famille",
+            "les trains",
+            "la mer",
+            "les montagnes",
+            "l'école",
+            "le vin",
+        ],
     ),
     "Italian": (
         [
@@ -128,9 +375,23 @@ TONGUES: dict[str, tuple[list[str], list[str]]] = {
             "Dammi cinque fatti su {}.",
             "Perché è importante {}?",
         ],
-        "il sole; la musica; il cioccolato; i gatti; il calcio; la luna; i libri; la pioggia; il caffè; la famiglia; i treni; il mare; le montagne; la scuola; il pane".split(
-            "; "
-        ),
+        [
+            "il sole",
+            "la musica",
+            "il cioccolato",
+            "i gatti",
+            "il calcio",
+            "la luna",
+            "i libri",
+            "la pioggia",
+            "il caffè",
+            "la famiglia",
+            "i treni",
+            "il mare",
+            "le montagne",
+            "la scuola",
+            "il pane",
+        ],
     ),
     "Portuguese": (
         [
@@ -140,9 +401,23 @@ TONGUES: dict[str, tuple[list[str], list[str]]] = {
             "Dê cinco fatos sobre {}.",
             "Por que é importante {}?",
         ],
-        "o sol; a música; o chocolate; os gatos; o futebol; a lua; os livros; a chuva; o café; a família; os trens; o mar; as montanhas; a escola; o pão".split(
-            "; "
-        ),
+        [
+            "o sol",
+            "a música",
+            "o chocolate",
+            "os gatos",
+            "o futebol",
+            "a lua",
+            "os livros",
+            "a chuva",
+            "o café",
+            "a família",
+            "os trens",
+            "o mar",
+            "as montanhas",
+            "a escola",
+            "o pão",
+        ],
     ),
     "Dutch": (
         [
@@ -151,28 +426,68 @@ TONGUES: dict[str, tuple[list[str], list[str]]] = {
             "Wat weet je over {}?",
             "Noem vijf feiten over {}.",
         ],
-        "de zee; muziek; chocolade; katten; voetbal; de maan; boeken; regen; koffie; familie; treinen; bergen; school; brood; fietsen".split(
-            "; "
-        ),
+        [
+            "de zee",
+            "muziek",
+            "chocolade",
+            "katten",
+            "voetbal",
+            "de maan",
+            "boeken",
+            "regen",
+            "koffie",
+            "familie",
+            "treinen",
+            "bergen",
+            "school",
+            "brood",
+            "fietsen",
+        ],
     ),
     "Polish": (
         ["Wyjaśnij krótko, czym jest {}.", "Napisz trzy zdania na temat: {}.", "Co wiesz o tym: {}?"],
-        "słońce; muzyka; czekolada; kot; piłka nożna; księżyc; książka; deszcz; kawa; rodzina; pociąg; morze; szkoła; chleb".split(
-            "; "
-        ),
+        [
+            "słońce",
+            "muzyka",
+            "czekolada",
+            "kot",
+            "piłka nożna",
+            "księżyc",
+            "książka",
+            "deszcz",
+            "kawa",
+            "rodzina",
+            "pociąg",
+            "morze",
+            "szkoła",
+            "chleb",
+        ],
     ),
     "Japanese": (
         ["{}について三つの文を書いてください。", "{}とは何ですか。", "{}を簡単に説明してください。"],
-        "音楽; 海; 猫; 本; 電車; 雨; 学校; 山; 月; 料理".split("; "),
+        ["音楽", "海", "猫", "本", "電車", "雨", "学校", "山", "月", "料理"],
     ),
     "Chinese": (
         ["请写三句关于{}的话。", "{}是什么？", "请简单介绍一下{}。"],
-        "音乐; 大海; 猫; 书; 火车; 下雨; 学校; 山; 月亮; 做饭".split("; "),
+        ["音乐", "大海", "猫", "书", "火车", "下雨", "学校", "山", "月亮", "做饭"],
     ),
     "Russian": (
         ["Напиши три предложения про {}.", "Объясни кратко, что такое {}.", "Что ты знаешь про {}?"],
-        "солнце; музыку; шоколад; кошку; футбол; луну; книгу; дождь; кофе; семью; поезд; море; школу; хлеб".split(
-            "; "
-        ),
+        [
+            "солнце",
+            "музыку",
+            "шоколад",
+            "кошку",
+            "футбол",
+            "луну",
+            "книгу",
+            "дождь",
+            "кофе",
+            "семью",
+            "поезд",
+            "море",
+            "школу",
+            "хлеб",
+        ],
     ),
 }

@@ -1,0 +1,177 @@
+"""Stage 3: the draft folder a recipe names: packed weights, fingerprints of all prompts, provenance.json.
+
+Knows the trained weights and where the text came from. Invariant: what is written holds: the hashes are of the files beside it, the
+prompts are all that the training text has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+from specdec_compiler.drafts import (
+    Champion,
+    Generator,
+    PromptSource,
+    Provenance,
+    SampleCounts,
+    Training,
+    champion_sha256,
+    write_draft_folder,
+    write_prompts,
+    write_provenance,
+)
+from specdec_compiler.recipe import read_recipe
+from specdec_compiler.sources import ModelConfig, ModelSpec, locate
+from specdec_runtime.faults import ArtifactError
+
+from .corpus import Corpus
+from .draft import DraftShape
+from .recipe import DistillRecipe
+from .texts import read_prompts_file
+
+_NAMES = {
+    "attn_norm": "input_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+OBJECTIVES = {
+    "whole": "kl(champion || draft), full vocabulary",
+    "filtered": "the same, on the positions AdaSPEC's filter keeps",
+}
+
+
+def export(
+    recipe: DistillRecipe,
+    spec: ModelSpec,
+    corpus: Corpus,
+    trained: dict[str, Any],
+    folder: Path,
+    commit: str | None,
+) -> Path:
+    """Write folder/draft from the phase with the most tokens a pass (k = 3) on the held-out texts; -> that folder.
+
+    trained: results.json of the training stage. commit: the revision of the code that trained it (default: the checkout's).
+    """
+    results = trained["phases"]
+    best = max(results, key=lambda phase: results[phase]["all"]["tokens_per_pass_3"])
+    state = torch.load(folder / f"{best}.pt", map_location="cpu", weights_only=True)
+    shape = DraftShape(tuple(recipe.draft.copy), recipe.draft.ffn)
+    out = folder / "draft"
+    tensors = {_hf_name(name): tensor.float().numpy() for name, tensor in state["trained"].items()}
+    files = write_draft_folder(out, _hf_config(shape.config(spec.config, recipe.name)), tensors, "q8")
+    prompts = [item for path in _prompt_files(folder) for item in read_prompts_file(path)]
+    digest = write_prompts(out, [text for _, text in prompts])
+    champion = read_recipe(recipe.folder / recipe.champion)
+    source = locate(champion.champion.source, champion.folder)
+    settings = recipe.train
+    losses = [round(line["kl"], 4) for line in state["log"] if "kl" in line and line["phase"] == best]
+    losses.append(round(results[best]["all"]["kl"], 4))
+    write_provenance(
+        out,
+        Provenance(
+            champion=Champion(spec.config.name, champion_sha256(source)),
+            code_commit=commit or _revision(),
+            generator=Generator(
+                _seeds(recipe, folder),
+                recipe.text.temperatures,
+                "argmax(logits / T + Gumbel noise); T = 0: argmax",
+            ),
+            prompt_sources=_sources(prompts),
+            sample_counts=SampleCounts(len(prompts), len(corpus), corpus.num_learned),
+            prompts_digest=digest,
+            training=Training(
+                OBJECTIVES[best],
+                state["step"],
+                settings.batch_tokens,
+                settings.lr,
+                settings.seed,
+                trained["device"],
+                losses,
+            ),
+            licence=recipe.license,
+            files=files,
+            ablation={phase: result["all"] for phase, result in results.items()},
+        ),
+    )
+    return out
+
+
+def _hf_name(name: str) -> str:
+    if name == "norm":
+        return "model.norm.weight"
+    _, layer, part = name.split(".")
+    return f"model.layers.{layer}.{_NAMES[part]}.weight"
+
+
+def _hf_config(c: ModelConfig) -> dict[str, Any]:
+    return {
+        "vocab_size": c.vocab_size,
+        "hidden_size": c.hidden,
+        "intermediate_size": c.ffn,
+        "num_hidden_layers": c.num_layers,
+        "num_attention_heads": c.num_heads,
+        "num_key_value_heads": c.num_kv_heads,
+        "head_dim": c.head_dim,
+        "rope_theta": c.rope_theta,
+        "rms_norm_eps": c.norm_eps,
+        "max_position_embeddings": c.context,
+        "tie_word_embeddings": True,
+    }
+
+
+def _prompt_files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("*.prompts")) if not path.name.startswith("held-out")]
+
+
+def _seeds(recipe: DistillRecipe, folder: Path) -> list[int]:
+    """The seed of each share: see TextRecipe."""
+    shares = {int(path.stem.rpartition("-")[2].partition("of")[0]) for path in _prompt_files(folder)}
+    return [recipe.text.seed + share for share in sorted(shares)]
+
+
+def _sources(prompts: list[tuple[str, str]]) -> list[PromptSource]:
+    """By kind, with a hash over that kind's prompts in order; those the champion wrote or that hold its text are "self"."""
+    sources = []
+    for kind in sorted({kind for kind, _ in prompts}):
+        texts = [text for other, text in prompts if other == kind]
+        digest = hashlib.sha256("\x00".join(texts).encode()).hexdigest()
+        own = kind == "self" or kind == "follow_up" or kind.endswith("_passage")
+        sources.append(PromptSource(kind, "self" if own else "template", digest, len(texts)))
+    return sources
+
+
+def _revision() -> str:
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        raise ArtifactError(
+            "the code is in no git checkout", "provenance code_commit", "give --commit REVISION"
+        ) from None
+    return found.stdout.strip()
+
+
+def read_results(folder: Path) -> dict[str, Any]:
+    """What the training stage wrote. Raises ArtifactError where it has not run."""
+    try:
+        return json.loads((folder / "results.json").read_text())
+    except FileNotFoundError:
+        raise ArtifactError(
+            "nothing was trained here yet", str(folder), "run the stage train first"
+        ) from None
