@@ -1,0 +1,97 @@
+"""What the decode core and a schedule know of each other: what may be drafted now, what is tried, what became of it.
+
+A schedule chooses before every cycle, and before anything is drawn for it (F10): a `View` holds counts of committed tokens
+and nothing of a draft, so no choice can depend on the value of a token that it decides to verify. Knows no policy.
+Invariants: a choice changes speed, never which tokens are committed; one schedule serves one request; without a schedule
+the core uses `Fixed`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+MODEL, NGRAM = "model", "ngram"
+ROUND_KS = (1, 3, 7)  # a submit of several rounds has one of these: they fill programs of 2, 4 and 8 rows
+
+
+class View(NamedTuple):
+    """What a schedule may look at."""
+
+    remaining: int  # tokens that may still be committed
+    max_drafts: int  # drafts a pass may verify now; 0: plain steps only
+    max_steps: int = 1  # plain steps a submit may hold
+    max_rounds: int = 1  # draft-and-verify rounds a submit may hold, source "model" only
+    ngram_len: int = 0  # tokens that the n-gram lookup matched; 0: it has nothing to offer
+    ngram_ids: int = 0  # ids it can offer then
+    model_ready: bool = False  # there is a draft model, it does not rest after a fault, its context has room
+    model_lag: int = 0  # committed tokens that its KV lacks
+    prompt_len: int = 0
+
+
+class Choice(NamedTuple):
+    """What the next submit is to be."""
+
+    source: str | None = None  # MODEL, NGRAM; None: plain steps
+    k: int = 0  # drafts a round
+    rounds: int = 1
+    steps: int = 1  # plain steps, where source is None
+
+
+class Done(NamedTuple):
+    """What a cycle did. `choice` is what was really run: plain where the chosen drafter had nothing."""
+
+    choice: Choice
+    num_committed: int
+    rounds: tuple[tuple[int, int], ...]  # (accepted, evaluated) of each round; () for plain steps
+    ms: float  # the submit with the target in it, by Readback.ms; 0 where it was not timed
+    lag: int = 0  # of the draft's KV before it
+    read_ms: float = 0.0  # submits that read known tokens into the draft's KV before it
+
+
+class Schedule(Protocol):
+    """Decides what a submit tries."""
+
+    name: str
+    version: int
+
+    def choose(self, view: View) -> Choice: ...
+
+    def observe(self, done: Done) -> None: ...
+
+    def goes_on(self, confidences: list[tuple[float, float]]) -> bool | None:
+        """Draft one more, after drafts of these (log-probability, entropy)? None: drafts are not made one by one."""
+        ...
+
+    def report(self) -> dict[str, Any]:
+        """What the run's JSON says of it, less name, version and the choices that were made."""
+        ...
+
+
+class Fixed:
+    """Always k drafts: n-grams where they match, else the model; plain steps where nothing can draft."""
+
+    name = "fixed"
+    version = 1
+
+    def choose(self, view: View) -> Choice:
+        return first_that_drafts(view, view.max_drafts) or Choice(steps=1)
+
+    def observe(self, done: Done) -> None:
+        pass
+
+    def goes_on(self, confidences: list[tuple[float, float]]) -> bool | None:
+        return None
+
+    def report(self) -> dict[str, Any]:
+        return {}
+
+
+def first_that_drafts(view: View, k: int) -> Choice | None:
+    """k drafts (fewer where the budget ends) by the first source that can: lookup costs nothing, so it goes first."""
+    k = min(k, view.max_drafts)
+    if k > 0 and view.ngram_ids:
+        return Choice(NGRAM, min(k, view.ngram_ids))
+    if k > 0 and view.model_ready:
+        rounds = view.max_rounds if k in ROUND_KS else 1
+        return Choice(MODEL, k, rounds)
+    return None
