@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdec_runtime.decode.choice import MODEL, NGRAM, ROUND_KS, Choice, Done, Schedule, View
+from specdec_runtime.decode.choice import ANY, MODEL, NGRAM, ROUND_KS, Choice, Done, Schedule, View
 from specdec_runtime.schedule.costs import READ_WIDTH, Costs, LiveCosts
 from specdec_runtime.schedule.policy import DEFAULT, Policy
 from specdec_runtime.schedule.registry import make_schedule
@@ -130,10 +130,12 @@ def simulate(
             PROMPT,
         )
         choice = schedule.choose(view)
+        if choice.source == ANY:
+            choice = choice._replace(source=NGRAM, rounds=1) if matched else choice._replace(source=MODEL)
         rounds, end = _rounds(text, at, choice)
         ms = drift(at) * costs.time(choice)
         read_ms = drift(at) * costs.reading(lag) if choice.source == MODEL else 0.0
-        schedule.observe(Done(choice, end - at, rounds, ms, lag, read_ms))
+        schedule.observe(Done(choice, end - at, rounds, ms, lag))
         trace.ms += ms + read_ms
         trace.cycles.append((at, choice, ms + read_ms))
         lag = 1 if choice.source == MODEL else lag + end - at
@@ -158,6 +160,7 @@ class Always:
 
     name = "always"
     version = 1
+    looks = True
 
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
@@ -171,9 +174,6 @@ class Always:
 
     def observe(self, done: Done) -> None:
         pass
-
-    def goes_on(self, confidences: list[tuple[float, float]]) -> bool | None:
-        return None
 
     def report(self) -> dict[str, Any]:
         return {}

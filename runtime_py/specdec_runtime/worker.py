@@ -20,28 +20,48 @@ from specdec_runtime.decode.score import score
 from specdec_runtime.drafters.registry import drafter_names, make_drafter
 from specdec_runtime.faults import ContractError, SpecdecError, error_from_json, error_json
 from specdec_runtime.plan import Plan, load_plan
+from specdec_runtime.schedule.registry import Schedules, open_schedules
 
 
 class Engine:
-    """One plan on one device, one request at a time. programs_json: what the device's self-test left."""
+    """One plan on one device, one request at a time.
 
-    def __init__(self, plan_json: str, programs_json: str | None = None) -> None:
+    programs_json: what the device's self-test left; costs_json: what its passes were measured to take; policy_json: the bundle's
+    own policy. None: all programs, assumed costs, the default policy.
+    """
+
+    def __init__(
+        self,
+        plan_json: str,
+        programs_json: str | None = None,
+        costs_json: str | None = None,
+        policy_json: str | None = None,
+    ) -> None:
         self._plan: Plan | None = None
         self._programs = ANY
+        self._schedules: Schedules | None = None
         self._plan_error: SpecdecError | None = None
         self._effects: Effects | None = None
         self._cancelled = False
         try:
             self._programs = programs_from_json(json.loads(programs_json)) if programs_json else ANY
-            self._plan = load_plan(plan_json)
+            plan = load_plan(plan_json)
+            self._schedules = open_schedules(plan, self._programs, costs_json or None, policy_json or None)
+            self._plan = plan
         except SpecdecError as error:
             self._plan_error = error
 
     def ready(self) -> str:
-        """One effect: {"type": "ready", "name", "drafters"}, or the error that the plan has."""
-        if self._plan is None:
+        """One effect: {"type": "ready", "name", "drafters", "schedules", "schedule"}, or the error that the plan has."""
+        schedules = self._schedules
+        if self._plan is None or schedules is None:
             return json.dumps(_error_effect(self._plan_fault()))
-        return json.dumps({"type": "ready", "name": self._plan.name, "drafters": drafter_names(self._plan)})
+        names = {
+            "drafters": drafter_names(self._plan),
+            "schedules": schedules.names,
+            "schedule": schedules.default,
+        }
+        return json.dumps({"type": "ready", "name": self._plan.name, **names})
 
     def start(self, request_json: str) -> str:
         """Begin a request; a run that was still going is dropped."""
@@ -67,9 +87,9 @@ class Engine:
         self._cancelled = True
 
     def _begin(self, request: dict[str, Any]) -> Effect:
-        if self._plan is None:
+        if self._plan is None or self._schedules is None:
             raise self._plan_fault()
-        self._effects = _open(self._plan, request, self._programs)
+        self._effects = _open(self._plan, request, self._programs, self._schedules)
         return next(self._effects)
 
     def _plan_fault(self) -> SpecdecError:
@@ -121,11 +141,11 @@ def _error_effect(error: SpecdecError) -> dict[str, Any]:
     return {"type": "error", **error_json(error)}
 
 
-_GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k", "plain_steps"}
+_GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k", "plain_steps", "schedule"}
 _SCORE = {"op", "prompt_ids", "score_ids", "width"}
 
 
-def _open(plan: Plan, request: dict[str, Any], programs: Programs) -> Effects:
+def _open(plan: Plan, request: dict[str, Any], programs: Programs, schedules: Schedules) -> Effects:
     """The generator a request asks for."""
     op = request.get("op")
     keys = {"generate": _GENERATE, "score": _SCORE}.get(str(op))
@@ -135,4 +155,4 @@ def _open(plan: Plan, request: dict[str, Any], programs: Programs) -> Effects:
         return score(plan, request["prompt_ids"], request["score_ids"], request["width"], programs)
     drafter = make_drafter(request["drafter"], plan)
     asked = Request(request["prompt_ids"], request["max_tokens"], request["k"], steps=request["plain_steps"])
-    return decode(plan, asked, drafter, programs)
+    return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k))

@@ -13,9 +13,17 @@ from simulate import Run, generate, mostly, passes, plain_ids, recount, seeded
 from specdec_runtime.backends.scripted import Script, ScriptedBackend
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.plan import Plan
+from specdec_runtime.schedule.costs import Costs
+from specdec_runtime.schedule.policy import Policy
+from specdec_runtime.schedule.registry import make_schedule
 
 VOCAB = 13
 MAX_SUBMITS = 400
+COSTS = {
+    "gpu": Costs(1.0, {1: 1.05, 2: 1.15, 4: 1.26, 8: 1.3}, 0.1, 0.25, 3.0),
+    "free": Costs(1.0, {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0}, 0.01, 0.01, 3.0),
+    "linear": Costs(0.1, {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0}, 0.3, 2.0, 30.0),
+}
 
 
 class BoundedBackend(ScriptedBackend):
@@ -44,6 +52,8 @@ class Case:
     steps: int = 1
     not_finite_calls: tuple[tuple[int, int], ...] = ()
     programs: Programs = ANY
+    schedule: str = "fixed"
+    costs: str = "gpu"  # a key of COSTS
 
 
 def models(case: Case):
@@ -77,6 +87,7 @@ def run_case(case: Case) -> Run:
         backend=backend,
         steps=case.steps,
         programs=case.programs,
+        schedule=make_schedule(case.schedule, COSTS[case.costs], Policy(), case.k),
     )
 
 
@@ -109,7 +120,8 @@ def check_books(case: Case, run: Run) -> None:
     barred = drafts and case.programs.verify == "plain"
     assert speculation["fallbacks"] == ({"rows_differ": 1} if barred else {})
     k = 0 if barred else case.k
-    steps = 1 if drafts and not barred else case.steps
+    free = case.schedule != "fixed" and drafts and not barred  # to draft less than asked, or not at all
+    steps = 1 if drafts and not barred and case.schedule != "break_even" else case.steps
     assert speculation["plain_steps"] == steps
     check_programs(case, run)
     assert sum(emit.num_drafted for emit in run.emits) == speculation["num_drafted"]
@@ -119,18 +131,36 @@ def check_books(case: Case, run: Run) -> None:
     for number, (one, emit) in enumerate(zip(passes(run), run.emits, strict=True)):
         assert one.start == committed - 1, "row 0 is the last committed token"
         assert one.rows - 1 <= min(k, max_len - committed - 1), "no draft that could not be committed"
-        if case.drafter == "model":
+        if case.drafter == "model" and not free:
             assert one.rows - 1 == min(k, max_len - committed - 1), "a draft model uses its whole budget"
-        assert one.steps == min(steps, max_len - committed), "as many plain steps as asked, none too many"
+        if free:
+            assert one.steps <= min(steps, max_len - committed), "no step past the end"
+        else:
+            assert one.steps == min(steps, max_len - committed), "as many plain steps as asked, none too many"
         last = number == len(run.emits) - 1
         gained = emit.num_accepted + one.steps
         assert last or len(emit.ids) == gained, "a cycle commits its drafts and one token more, or its steps"
         committed += len(emit.ids)
     if case.drafter == "model" and case.quality == 100 and k:
         assert speculation["num_accepted"] == speculation["num_evaluated"], "the target agrees with itself"
+    check_choices(case, run)
     prefills = [batch for batch in run.backend.submits if batch.kind == "draft"]
-    if case.drafter == "model" and k:
+    if case.drafter == "model" and k and not free:
         assert len(prefills) <= -(-case.prompt_len // 4), "the draft model reads the prompt once"
+
+
+def check_choices(case: Case, run: Run) -> None:
+    """What the run says it chose is what was submitted."""
+    told = run.result["speculation"]["schedule"]
+    assert (told["name"], sum(told["choices"].values())) == (case.schedule, len(run.emits)), case
+    drafted = sum(int(label.split()[1]) * n for label, n in told["choices"].items() if "plain" not in label)
+    steps = sum(int(label.split()[1]) * n for label, n in told["choices"].items() if "plain" in label)
+    assert drafted == run.result["speculation"]["num_drafted"]
+    assert steps == sum(one.steps for one in passes(run) if not one.drafts)
+    sources = {batch.kind for batch in run.backend.submits} & {"round"}
+    assert bool(sources) == any(label.startswith("model") for label in told["choices"]), (
+        "drafts of the model are its own"
+    )
 
 
 def check_programs(case: Case, run: Run) -> None:
@@ -174,7 +204,23 @@ def suite() -> list[Case]:
     for submit in range(2, 7):
         for row in range(3):
             cases.append(replace(base, quality=80, not_finite=((submit, "target.verify_8", row),)))
-    return cases + steps_suite(answer) + programs_suite()
+    return cases + steps_suite(answer) + programs_suite() + schedule_suite(answer)
+
+
+def schedule_suite(answer: list[int]) -> list[Case]:
+    """Schedules that move k, on devices where speculation pays always, sometimes and never: ends, repetition, bad rows."""
+    cases = []
+    for schedule, costs, drafter, quality in product(
+        ("heuristic", "break_even"), COSTS, ("ngram", "model", "chain"), (0, 60, 100)
+    ):
+        base = Case(5, drafter, 7, quality=quality, steps=4, schedule=schedule, costs=costs)
+        cases += [
+            replace(base, memory=2, max_tokens=38),
+            replace(base, k=4, eos_ids=(answer[9],)),
+            replace(base, page_size=2, max_context=24, prompt_len=17, max_tokens=30),
+            replace(base, not_finite=((3, "target.verify_8", 1),), not_finite_calls=((4, 2), (5, 1))),
+        ]
+    return cases
 
 
 def steps_suite(answer: list[int]) -> list[Case]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from specdec_runtime import drive
 from specdec_runtime.backends.scripted import Script, ScriptedBackend
+from specdec_runtime.decode.choice import Schedule
 from specdec_runtime.decode.effects import Emit
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
@@ -84,6 +85,7 @@ def generate(
     cancel_at: int | None = None,
     steps: int = 1,
     programs: Programs = ANY,
+    schedule: Schedule | None = None,
 ) -> Run:
     """One request on a fresh backend (or a used one); cancel_at counts this request's submits."""
     backend = backend or ScriptedBackend(plan, target, draft, script)
@@ -93,7 +95,7 @@ def generate(
         return cancel_at is not None and len(backend.submits) - first >= cancel_at
 
     request = Request(prompt, max_tokens, k, eos_ids, steps)
-    effects = decode(plan, request, make_drafter(drafter, plan), programs)
+    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule)
     result = drive.run(
         effects,
         backend,

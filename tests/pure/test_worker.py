@@ -24,6 +24,7 @@ REQUEST = {
     "drafter": "chain",
     "k": 4,
     "plain_steps": 1,
+    "schedule": "fixed",
 }
 
 

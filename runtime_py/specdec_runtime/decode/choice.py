@@ -11,7 +11,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 MODEL, NGRAM = "model", "ngram"
+ANY = "any"  # whichever of the drafters has something, in their own order
 ROUND_KS = (1, 3, 7)  # a submit of several rounds has one of these: they fill programs of 2, 4 and 8 rows
+
+
+class Offer(NamedTuple):
+    """What a drafter could do now."""
+
+    source: str
+    num_ids: int  # drafts it has at hand, where they cost no pass
+    match_len: int = 0  # of a lookup
+    lag: int = 0  # committed tokens that its KV lacks
 
 
 class View(NamedTuple):
@@ -31,7 +41,7 @@ class View(NamedTuple):
 class Choice(NamedTuple):
     """What the next submit is to be."""
 
-    source: str | None = None  # MODEL, NGRAM; None: plain steps
+    source: str | None = None  # MODEL, NGRAM, ANY; None: plain steps
     k: int = 0  # drafts a round
     rounds: int = 1
     steps: int = 1  # plain steps, where source is None
@@ -45,7 +55,6 @@ class Done(NamedTuple):
     rounds: tuple[tuple[int, int], ...]  # (accepted, evaluated) of each round; () for plain steps
     ms: float  # the submit with the target in it, by Readback.ms; 0 where it was not timed
     lag: int = 0  # of the draft's KV before it
-    read_ms: float = 0.0  # submits that read known tokens into the draft's KV before it
 
 
 class Schedule(Protocol):
@@ -53,14 +62,11 @@ class Schedule(Protocol):
 
     name: str
     version: int
+    looks: bool  # it wants to know what could be drafted, and may choose several plain steps; else its view says neither
 
     def choose(self, view: View) -> Choice: ...
 
     def observe(self, done: Done) -> None: ...
-
-    def goes_on(self, confidences: list[tuple[float, float]]) -> bool | None:
-        """Draft one more, after drafts of these (log-probability, entropy)? None: drafts are not made one by one."""
-        ...
 
     def report(self) -> dict[str, Any]:
         """What the run's JSON says of it, less name, version and the choices that were made."""
@@ -68,30 +74,36 @@ class Schedule(Protocol):
 
 
 class Fixed:
-    """Always k drafts: n-grams where they match, else the model; plain steps where nothing can draft."""
+    """Always as many drafts as asked, by the first drafter that has any."""
 
     name = "fixed"
     version = 1
+    looks = False
 
     def choose(self, view: View) -> Choice:
-        return first_that_drafts(view, view.max_drafts) or Choice(steps=1)
+        return any_drafter(view, view.max_drafts)
 
     def observe(self, done: Done) -> None:
         pass
-
-    def goes_on(self, confidences: list[tuple[float, float]]) -> bool | None:
-        return None
 
     def report(self) -> dict[str, Any]:
         return {}
 
 
-def first_that_drafts(view: View, k: int) -> Choice | None:
-    """k drafts (fewer where the budget ends) by the first source that can: lookup costs nothing, so it goes first."""
+def any_drafter(view: View, k: int) -> Choice:
+    """k drafts, fewer where the budget ends; plain where it has none."""
     k = min(k, view.max_drafts)
-    if k > 0 and view.ngram_ids:
-        return Choice(NGRAM, min(k, view.ngram_ids))
-    if k > 0 and view.model_ready:
-        rounds = view.max_rounds if k in ROUND_KS else 1
-        return Choice(MODEL, k, rounds)
-    return None
+    return Choice(ANY, k, view.max_rounds if k in ROUND_KS else 1) if k else Choice()
+
+
+class Stepwise(Protocol):
+    """A schedule that also decides between the model's draft steps, each then a submit of its own."""
+
+    def goes_on(self, confidences: list[tuple[float, float]]) -> bool:
+        """Draft one more, after drafts of these (log-probability, entropy)? They are all verified (F10)."""
+        ...
+
+
+def stepwise(schedule: Schedule) -> Stepwise | None:
+    """The schedule, where it is one of these."""
+    return schedule if hasattr(schedule, "goes_on") else None  # type: ignore[return-value]

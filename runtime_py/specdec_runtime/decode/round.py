@@ -12,7 +12,10 @@ row 0 of the next pass.
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import cast
 
+from specdec_runtime.decode.choice import ANY as ANY_DRAFTER
+from specdec_runtime.decode.choice import MODEL, Choice, Schedule, stepwise
 from specdec_runtime.decode.commit import commit_run
 from specdec_runtime.decode.effects import (
     Cancelled,
@@ -24,7 +27,7 @@ from specdec_runtime.decode.effects import (
     Readback,
     check_readback,
 )
-from specdec_runtime.decode.interfaces import Drafter, Proposal
+from specdec_runtime.decode.interfaces import Drafter, Proposal, StepwiseDrafter
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
@@ -34,10 +37,12 @@ from specdec_runtime.faults import ContractError, DeviceFault
 from specdec_runtime.plan.schema import Plan
 
 
-def decode(plan: Plan, request: Request, drafter: Drafter, programs: Programs = ANY) -> Effects:
-    """Serve one request. A bad one is refused here, before the first effect."""
+def decode(
+    plan: Plan, request: Request, drafter: Drafter, programs: Programs = ANY, schedule: Schedule | None = None
+) -> Effects:
+    """Serve one request. A bad one is refused here, before the first effect. Without a schedule k is fixed."""
     check_request(plan, request)
-    return _decode(Generation(plan, request, drafter, programs))
+    return _decode(Generation(plan, request, drafter, programs, schedule))
 
 
 def _decode(run: Generation) -> Effects:
@@ -62,11 +67,12 @@ def _prefill(run: Generation) -> Effects:
 
 def _cycle(run: Generation) -> Effects:
     """One round: the whole algorithm."""
-    steps = run.plain_steps()
-    if steps > 1:
+    choice = run.choose()
+    proposal, steps = None, choice.steps
+    if choice.source is None and steps > 1:
         drafted, out = yield from _plain_steps(run, steps)
     else:
-        proposal = yield from _propose(run)
+        proposal = yield from _propose(run, choice)
         drafted, out = yield from _verify(run, proposal)
     verdict = accept_greedy(drafted, out)
     _check_verdict(run, drafted, verdict)
@@ -75,17 +81,23 @@ def _cycle(run: Generation) -> Effects:
         outcome = outcome.as_plain()
     run.settle(outcome)
     run.drafter.observe(outcome)
+    run.tell(choice, proposal, outcome)
     if outcome.ids:
         yield Emit(outcome.ids, outcome.num_drafted, outcome.num_accepted)
 
 
-def _propose(run: Generation) -> Generator[Effect, Readback, Proposal | None]:
-    budget = run.draft_budget()
-    if budget <= 0:
+def _propose(run: Generation, choice: Choice) -> Generator[Effect, Readback, Proposal | None]:
+    if choice.source is None:
         return None
-    proposal = yield from run.drafter.propose(run.sequence, budget)
-    if proposal is not None and not 0 < proposal.num_drafted <= budget:
-        message = f"{proposal.source.name} proposed {proposal.num_drafted} drafts of {budget}"
+    drafter = run.drafter if choice.source == ANY_DRAFTER else run.drafter.part(choice.source)
+    decider = stepwise(run.schedule) if choice.source == MODEL else None
+    if decider:
+        proposal = yield from cast(StepwiseDrafter, drafter).propose_stepwise(run.sequence, choice.k, decider)
+        run.stepped(proposal.num_drafted if proposal else 0)
+    else:
+        proposal = yield from drafter.propose(run.sequence, choice.k)
+    if proposal is not None and not 0 < proposal.num_drafted <= choice.k:
+        message = f"{proposal.source.name} proposed {proposal.num_drafted} drafts of {choice.k}"
         raise ContractError(message, "decode/round.py")
     return proposal
 
@@ -105,6 +117,7 @@ def _verify(
         batch = run.verify_submit(None)
         readback = yield batch
     check_readback(batch, readback)
+    run.took(readback)
     run.passed(1 + proposal.num_drafted if proposal else 1, 1, len(proposal.calls) if proposal else 0)
     return _drafted_ids(proposal, readback), readback.values[-1]
 
@@ -114,6 +127,7 @@ def _plain_steps(run: Generation, steps: int) -> Generator[Effect, Readback, tup
     batch = run.steps_submit(steps)
     readback = yield batch
     check_readback(batch, readback)
+    run.took(readback)
     run.passed(steps, steps)
     (out,) = readback.values
     return out[0:-2:2], out

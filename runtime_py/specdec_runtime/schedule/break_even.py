@@ -62,6 +62,7 @@ class BreakEven:
 
     name = "break_even"
     version = 1
+    looks = True
 
     def __init__(self, costs: Costs, policy: Policy, k: int) -> None:
         self._costs = LiveCosts(costs)
@@ -111,9 +112,6 @@ class BreakEven:
     @property
     def _bucket(self) -> Allowance:
         return self._allowance or Allowance()
-
-    def goes_on(self, confidences: list[tuple[float, float]]) -> bool | None:
-        return None
 
     def report(self) -> dict[str, Any]:
         acceptance = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import Any
 
-from specdec_runtime.decode.choice import Choice, Done, View, first_that_drafts
+from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, View
 from specdec_runtime.schedule.policy import Policy
 
 # log-probability of the draft's first choice -> P(accepted), where a bundle was not calibrated: the draft is believed
@@ -31,6 +31,7 @@ class Confidence:
 
     name = "confidence"
     version = 1
+    looks = True
 
     def __init__(self, policy: Policy, k: int) -> None:
         self._table = policy.confidence or UNCALIBRATED
@@ -39,13 +40,15 @@ class Confidence:
         self._stops = 0
 
     def choose(self, view: View) -> Choice:
-        choice = first_that_drafts(view._replace(max_rounds=1), self._k)
-        return choice or Choice(steps=1)
+        k = min(self._k, view.max_drafts)
+        if k and view.ngram_ids:
+            return Choice(NGRAM, min(k, view.ngram_ids))
+        return Choice(MODEL, k) if k and view.model_ready else Choice()
 
     def observe(self, done: Done) -> None:
         pass
 
-    def goes_on(self, confidences: list[tuple[float, float]]) -> bool | None:
+    def goes_on(self, confidences: list[tuple[float, float]]) -> bool:
         survival = 1.0
         for logprob, _ in confidences:
             survival *= self._accepted(logprob)

@@ -15,7 +15,7 @@ from typing import Any
 from specdec_runtime.decode.choice import MODEL, Choice
 from specdec_runtime.decode.programs import Programs
 from specdec_runtime.faults import RequestError
-from specdec_runtime.plan.schema import Model
+from specdec_runtime.plan.schema import MAX_ROWS, Model
 
 TIMED = ("submits", "calls")  # what Readback.ms holds: the whole of a submit, or its calls without S
 PULL = 0.1  # how far one submit moves the costs towards its time
@@ -50,14 +50,14 @@ class Costs:
         return {**fields, "target_read": round(self.target_read, 4), "timed": self.timed, "how": self.how}
 
 
-ASSUMED = Costs(
-    0.7, {1: 7.0, 2: 10.0, 4: 18.0, 8: 36.0}, 1.5, 20.0, 100.0
-)  # a CPU's proportions: the careful guess
+# a CPU's proportions: the careful guess
+ASSUMED = Costs(0.7, {rows: 2.5 + 4.5 * rows for rows in range(1, MAX_ROWS + 1)}, 1.5, 20.0, 100.0)
 
 
-def assumed(has_draft: bool) -> Costs:
+def assumed(model: Model, has_draft: bool) -> Costs:
     """Where nothing was measured; the times of the run's own submits then pull them into place."""
-    return ASSUMED if has_draft else replace(ASSUMED, draft_step=None, draft_read=None)
+    costs = replace(ASSUMED, verify={width: ASSUMED.verify[width] for width in model.widths})
+    return costs if has_draft else replace(costs, draft_step=None, draft_read=None)
 
 
 def costs_from_json(text: str, model: Model, has_draft: bool) -> Costs:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specdec_runtime.decode.choice import ROUND_KS, Choice, Done, View, first_that_drafts
+from specdec_runtime.decode.choice import ROUND_KS, Choice, Done, View, any_drafter
 
 
 class Heuristic:
@@ -16,21 +16,19 @@ class Heuristic:
 
     name = "heuristic"
     version = 1
+    looks = False
 
     def __init__(self, k: int) -> None:
         self._ks = [width for width in ROUND_KS if width < k] + [k]
         self._at = min(1, len(self._ks) - 1)
 
     def choose(self, view: View) -> Choice:
-        return first_that_drafts(view, self._ks[self._at]) or Choice(steps=1)
+        return any_drafter(view, self._ks[self._at])
 
     def observe(self, done: Done) -> None:
         for accepted, _ in done.rounds:
             up = accepted == done.choice.k
             self._at = min(self._at + 1, len(self._ks) - 1) if up else max(self._at - 1, 0)
-
-    def goes_on(self, confidences: list[tuple[float, float]]) -> bool | None:
-        return None
 
     def report(self) -> dict[str, Any]:
         return {"k": self._ks[self._at]}

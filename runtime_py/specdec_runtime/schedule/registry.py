@@ -6,17 +6,20 @@ Invariant: a name is made here or refused with the names that would do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from specdec_runtime.decode.choice import Fixed, Schedule
+from specdec_runtime.decode.programs import ANY as ALL
+from specdec_runtime.decode.programs import Programs
+from specdec_runtime.decode.request import MAX_K, check_count
+from specdec_runtime.drafters.draft_model import MEASURE
 from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import Plan
 from specdec_runtime.schedule.break_even import BreakEven
 from specdec_runtime.schedule.confidence import Confidence
-from specdec_runtime.schedule.costs import Costs
+from specdec_runtime.schedule.costs import Costs, assumed, costs_from_json
 from specdec_runtime.schedule.heuristic import Heuristic
-from specdec_runtime.schedule.policy import SCHEDULES, Policy
-
-MEASURE = "draft.measure_1"  # the program that confidence needs: (log-probability, entropy) of the row of a draft step
+from specdec_runtime.schedule.policy import DEFAULT, SCHEDULES, Policy, read_policy
 
 _MAKERS: dict[str, Callable[[Costs, Policy, int], Schedule]] = {
     "fixed": lambda costs, policy, k: Fixed(),
@@ -35,9 +38,45 @@ def make_schedule(name: str, costs: Costs, policy: Policy, k: int) -> Schedule:
     return maker(costs, policy, k)
 
 
-def check_schedule(name: str, plan: Plan) -> None:
-    """Refuse a schedule whose programs this bundle lacks."""
-    names = {program.name for target in plan.targets for program in target.programs}
-    if name == "confidence" and MEASURE not in names:
-        action = f"Use one of {', '.join(other for other in _MAKERS if other != name)}"
-        raise RequestError("this bundle's draft does not measure its confidence", "schedule", action)
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """What one loaded bundle on one device can be scheduled by."""
+
+    plan: Plan
+    costs: Costs
+    policy: Policy
+
+    @property
+    def names(self) -> list[str]:
+        """Those that this bundle's programs can serve."""
+        return [name for name in _MAKERS if name != "confidence" or _measures(self.plan)]
+
+    @property
+    def default(self) -> str:
+        return self.policy.schedule
+
+    def make(self, name: str | None, k: int) -> Schedule:
+        """A fresh schedule; None: the policy's. RequestError for one that this bundle cannot have. A bad k is decode's to refuse."""
+        name = self.default if name is None else name
+        if name == "confidence" and not _measures(self.plan):
+            action = f"Use one of {', '.join(self.names)}"
+            raise RequestError("this bundle's draft does not measure its confidence", "schedule", action)
+        check_count(k, "k", MAX_K)
+        return make_schedule(name, self.costs, self.policy, k)
+
+
+def _measures(plan: Plan) -> bool:
+    return all(any(program.name == MEASURE for program in target.programs) for target in plan.targets)
+
+
+def open_schedules(
+    plan: Plan,
+    programs: Programs = ALL,
+    costs_json: str | None = None,
+    policy_json: str | bytes | None = None,
+) -> Schedules:
+    """From what a loader has: costs as they were measured (None: assumed), the bundle's policy (None: the default)."""
+    has_draft, model = plan.draft_model is not None, plan.target_model
+    costs = costs_from_json(costs_json, model, has_draft) if costs_json else assumed(model, has_draft)
+    policy = read_policy(policy_json) if policy_json else DEFAULT
+    return Schedules(plan, costs.through(programs, model), policy)

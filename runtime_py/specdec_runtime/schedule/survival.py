@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from operator import mul
 
 LEVELS = (0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.58, 0.66, 0.74, 0.81, 0.87, 0.92, 0.96, 0.99)
@@ -87,8 +88,8 @@ class Belief:
 
 
 def _beta(mean: float, strength: float) -> list[float]:
-    """Weights of the levels by a Beta density of this mean and so many counts beside one of each kind, times the level's width."""
-    edges = [0.0, *((a + b) / 2 for a, b in zip(LEVELS, LEVELS[1:], strict=False)), 1.0]
+    """Weights of the levels: a Beta density of this mean and so many counts more than one of each kind."""
+    edges = [0.0, *((a + b) / 2 for a, b in pairwise(LEVELS)), 1.0]
     weights = [
         level ** (mean * strength) * (1 - level) ** ((1 - mean) * strength) * (high - low)
         for level, low, high in zip(LEVELS, edges, edges[1:], strict=False)
