@@ -29,6 +29,7 @@ from specdec_runtime.faults import (
     error_json,
     exit_code,
 )
+from specdec_runtime.schedule.policy import AUTO, SCHEDULES
 
 OnText = Callable[[str], None]
 BACKENDS = ("native", "wasm", "webgpu")
@@ -76,7 +77,17 @@ def make_parser() -> Parser:
     parser.add_argument("--system", help="system text of the chat")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--drafter", choices=("off", "model", "ngram", "chain"), default="ngram")
-    parser.add_argument("--k", type=int, default=4, help="drafted tokens a cycle, 0 to 7")
+    parser.add_argument(
+        "--schedule",
+        choices=(AUTO, *SCHEDULES),
+        default=AUTO,
+        help="how many are drafted, when (default: what the bundle says, else break_even)",
+    )
+    parser.add_argument(
+        "--k",
+        type=int,
+        help="the most drafted tokens a cycle, 0 to 7 (default 7); with --schedule fixed always so many (default 4)",
+    )
     parser.add_argument(
         "--plain-steps",
         type=int,
@@ -143,7 +154,13 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
         return prompt | {"score_ids": args.score_ids, "width": args.width}
     if args.plain_steps is not None:
         prompt["plain_steps"] = args.plain_steps
-    return prompt | {"max_tokens": args.max_tokens, "drafter": args.drafter, "k": args.k}
+    k = args.k if args.k is not None else 4 if args.schedule == "fixed" else 7
+    return prompt | {
+        "max_tokens": args.max_tokens,
+        "drafter": args.drafter,
+        "k": k,
+        "schedule": args.schedule,
+    }
 
 
 def _run_native(args: argparse.Namespace, on_text: OnText, interrupt: Interrupt) -> dict[str, Any]:

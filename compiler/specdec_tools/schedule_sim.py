@@ -36,7 +36,7 @@ def _machine(
     sync: float, verify: Sequence[float], draft: Sequence[float], steps: int = 1, rounds: int = 1
 ) -> Machine:
     """draft: a step, and a chunk of its prefill."""
-    rows = dict(zip((1, 2, 4, 8), verify, strict=True))
+    rows: dict[int, float] = dict(zip((1, 2, 4, 8), verify, strict=True))
     return Machine(Costs(sync, rows, *draft, target_read=3 * verify[3], how="given"), steps, rounds)
 
 

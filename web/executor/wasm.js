@@ -127,6 +127,8 @@ export class WasmExecutor {
     /** @type {import("./types.js").Executor["info"]} */
     this.info = { backend: "wasm", adapter, threads, threads_reason: reason };
     this.plainSteps = 1; // a submit costs nothing here
+    /** @type {import("./types.js").Executor["timing"]} */
+    this.timing = "calls";
     this.isAsync = false;
     this.memoryBytes = memory.buffer.byteLength;
     this.memory = /** @type {ArrayBuffer} */ (memory.buffer);

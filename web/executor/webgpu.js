@@ -35,6 +35,8 @@ export class WebGpuExecutor {
     this.plainSteps = watched.adapter.software ? 1 : PLAIN_STEPS;
     this.isAsync = true;
     this.timer = watched.hasTimestamps ? new CallTimer(this.device) : null;
+    /** @type {import("./types.js").Executor["timing"]} */
+    this.timing = watched.adapter.software ? "none" : this.timer ? "calls" : "submits";
     /** @type {GPUBuffer[]} */
     this.buffers = [];
     /** @type {Map<string, import("./pipelines.js").Dispatch[]>} */

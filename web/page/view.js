@@ -105,10 +105,17 @@ export function showLoaded(loaded) {
   const threads = device.threads > 1 ? `, ${device.threads} threads` : device.threads_reason && `, one thread: ${device.threads_reason}`;
   const why = reason ? ` (${reason})` : "";
   const test = selfTestText(device.self_test);
-  const detail = `${device.backend}: ${device.adapter}${threads ?? ""}${why}, loaded in ${duration(loaded.load_ms)}; ${test}`;
+  const detail = `${device.backend}: ${device.adapter}${threads ?? ""}${why}, loaded in ${duration(loaded.load_ms)}; ${test}; ${costsText(loaded.costs)}`;
   badge.title = detail;
   show("device-detail", detail);
   showMemory(loaded.memory);
+}
+
+/** @param {any} costs @returns {string} ms of passes, as the schedules know them */
+function costsText({ sync, verify, draft_step: draft, how }) {
+  const rows = Object.entries(verify).map(([width, ms]) => `${width}: ${ms.toFixed(1)}`);
+  const step = draft === null ? "" : `, draft step ${draft.toFixed(2)}`;
+  return `costs ${how}, ms: submit ${sync.toFixed(1)}, rows ${rows.join(", ")}${step}`;
 }
 
 /** The tiles beside the chat; one that has no value yet shows a dash. @param {Record<string, string>} values */

@@ -7,17 +7,14 @@ Invariants: every cost is finite and above 0; a verify pass of some rows costs w
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec_runtime.decode.choice import MODEL, Choice
 from specdec_runtime.decode.programs import Programs
-from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import MAX_ROWS, Model
 
-TIMED = ("submits", "calls")  # what Readback.ms holds: the whole of a submit, or its calls without S
 PULL = 0.1  # how far one submit moves the costs towards its time
 OUTLIER = 2.0  # a submit that took longer or shorter by this factor counts as this factor
 READ_WIDTH = 32
@@ -32,7 +29,7 @@ class Costs:
     draft_step: float | None = None  # None: no draft model
     draft_read: float | None = None  # a chunk of the draft's prefill, as it delays the submit after it
     target_read: float = 0.0  # the same of the target's
-    timed: str = "submits"
+    outside: float = 0.0  # the part of S that Readback.ms does not contain: on a CPU all of it
     how: str = "assumed"
 
     def rows(self, num_rows: int) -> float:
@@ -47,58 +44,22 @@ class Costs:
         verify = {str(width): round(ms, 4) for width, ms in self.verify.items()}
         step, read = (None if ms is None else round(ms, 4) for ms in (self.draft_step, self.draft_read))
         fields = {"sync": round(self.sync, 4), "verify": verify, "draft_step": step, "draft_read": read}
-        return {**fields, "target_read": round(self.target_read, 4), "timed": self.timed, "how": self.how}
+        return {
+            **fields,
+            "target_read": round(self.target_read, 4),
+            "outside": round(self.outside, 4),
+            "how": self.how,
+        }
 
 
 # a CPU's proportions: the careful guess
-ASSUMED = Costs(0.7, {rows: 2.5 + 4.5 * rows for rows in range(1, MAX_ROWS + 1)}, 1.5, 20.0, 100.0)
+ASSUMED = Costs(0.7, {rows: 2.5 + 4.5 * rows for rows in range(1, MAX_ROWS + 1)}, 1.5, 20.0, 100.0, 0.2)
 
 
 def assumed(model: Model, has_draft: bool) -> Costs:
     """Where nothing was measured; the times of the run's own submits then pull them into place."""
     costs = replace(ASSUMED, verify={width: ASSUMED.verify[width] for width in model.widths})
     return costs if has_draft else replace(costs, draft_step=None, draft_read=None)
-
-
-def costs_from_json(text: str, model: Model, has_draft: bool) -> Costs:
-    """The costs as a loader measured them; RequestError for anything that is not `Costs.json`."""
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise _bad(f"they are not JSON: {error}", "costs") from None
-    names = set(ASSUMED.json())
-    if not isinstance(data, dict) or set(data) != names:
-        raise _bad(f"expected an object of {', '.join(sorted(names))}", "costs")
-    widths = {str(width): width for width in model.widths}
-    if not isinstance(data["verify"], dict) or set(data["verify"]) != set(widths):
-        raise _bad(f"expected one cost for each of the widths {list(model.widths)}", "costs.verify")
-    verify = {widths[key]: _ms(ms, f"costs.verify.{key}") for key, ms in data["verify"].items()}
-    draft = {name: data[name] for name in ("draft_step", "draft_read")}
-    for name, ms in draft.items():
-        if has_draft:
-            _ms(ms, f"costs.{name}")
-        elif ms is not None:
-            raise _bad("this bundle has no draft model", f"costs.{name}")
-    if data["timed"] not in TIMED or not isinstance(data["how"], str):
-        raise _bad(f"timed is one of {', '.join(TIMED)}, how is a text", "costs")
-    return Costs(
-        _ms(data["sync"], "costs.sync"),
-        dict(sorted(verify.items())),
-        **draft,
-        target_read=_ms(data["target_read"], "costs.target_read"),
-        timed=data["timed"],
-        how=data["how"],
-    )
-
-
-def _ms(value: Any, where: str) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or value <= 0:
-        raise _bad(f"{value!r} is no time in ms", where)
-    return float(value)
-
-
-def _bad(message: str, where: str) -> RequestError:
-    return RequestError(f"the costs of this device cannot be used: {message}", where, "Measure them again")
 
 
 class LiveCosts:
@@ -129,11 +90,10 @@ class LiveCosts:
         """A submit of this choice took so long."""
         if not (math.isfinite(ms) and ms > 0):
             return
-        whole = self.costs.timed == "submits"
-        expected = self.time(choice) - (0.0 if whole else self.costs.sync)
+        expected = max(self.time(choice) - self._first.outside, 1e-6)
         ratio = min(OUTLIER, max(1 / OUTLIER, ms / expected))
         width = min(width for width in self.costs.verify if width >= choice.k + 1)
-        parts = [width, *(["sync"] if whole else []), *(["draft_step"] if choice.source == MODEL else [])]
+        parts = [width, "sync", *(["draft_step"] if choice.source == MODEL else [])]
         for part in parts:
             self._scale[part] *= 1 + PULL * (ratio - 1)
         self._rebuild()
@@ -142,4 +102,9 @@ class LiveCosts:
         first, scale = self._first, self._scale
         step = None if first.draft_step is None else first.draft_step * scale["draft_step"]
         verify = {width: ms * scale[width] for width, ms in first.verify.items()}
-        self.costs = replace(first, sync=first.sync * scale["sync"], verify=verify, draft_step=step)
+        self.costs = replace(
+            first,
+            sync=first.outside + (first.sync - first.outside) * scale["sync"],
+            verify=verify,
+            draft_step=step,
+        )

@@ -14,6 +14,7 @@ from specdec_runtime.faults import ArtifactError
 
 FORMAT, VERSION = "specdec-policy", 1
 FILE = "policy.json"
+AUTO = "auto"  # the schedule that the policy names
 SCHEDULES = ("fixed", "heuristic", "confidence", "break_even")
 MAX_POSITIONS = 7
 NGRAM_LENGTHS = (2, 3, 4)

@@ -6,7 +6,7 @@ Invariant: a name is made here or refused with the names that would do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specdec_runtime.decode.choice import Fixed, Schedule
 from specdec_runtime.decode.programs import ANY as ALL
@@ -17,9 +17,9 @@ from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import Plan
 from specdec_runtime.schedule.break_even import BreakEven
 from specdec_runtime.schedule.confidence import Confidence
-from specdec_runtime.schedule.costs import Costs, assumed, costs_from_json
+from specdec_runtime.schedule.costs import Costs, assumed
 from specdec_runtime.schedule.heuristic import Heuristic
-from specdec_runtime.schedule.policy import DEFAULT, SCHEDULES, Policy, read_policy
+from specdec_runtime.schedule.policy import AUTO, DEFAULT, SCHEDULES, Policy, read_policy
 
 _MAKERS: dict[str, Callable[[Costs, Policy, int], Schedule]] = {
     "fixed": lambda costs, policy, k: Fixed(),
@@ -46,6 +46,10 @@ class Schedules:
     costs: Costs
     policy: Policy
 
+    def with_costs(self, costs: Costs, programs: Programs) -> Schedules:
+        """As they were measured, for the programs that a self-test leaves."""
+        return replace(self, costs=costs.through(programs, self.plan.target_model))
+
     @property
     def names(self) -> list[str]:
         """Those that this bundle's programs can serve."""
@@ -55,9 +59,9 @@ class Schedules:
     def default(self) -> str:
         return self.policy.schedule
 
-    def make(self, name: str | None, k: int) -> Schedule:
-        """A fresh schedule; None: the policy's. RequestError for one that this bundle cannot have. A bad k is decode's to refuse."""
-        name = self.default if name is None else name
+    def make(self, name: str, k: int) -> Schedule:
+        """A fresh schedule; AUTO: the policy's. RequestError for one that this bundle cannot have. A bad k is decode's to refuse."""
+        name = self.default if name == AUTO else name
         if name == "confidence" and not _measures(self.plan):
             action = f"Use one of {', '.join(self.names)}"
             raise RequestError("this bundle's draft does not measure its confidence", "schedule", action)
@@ -69,14 +73,8 @@ def _measures(plan: Plan) -> bool:
     return all(any(program.name == MEASURE for program in target.programs) for target in plan.targets)
 
 
-def open_schedules(
-    plan: Plan,
-    programs: Programs = ALL,
-    costs_json: str | None = None,
-    policy_json: str | bytes | None = None,
-) -> Schedules:
-    """From what a loader has: costs as they were measured (None: assumed), the bundle's policy (None: the default)."""
-    has_draft, model = plan.draft_model is not None, plan.target_model
-    costs = costs_from_json(costs_json, model, has_draft) if costs_json else assumed(model, has_draft)
+def open_schedules(plan: Plan, programs: Programs = ALL, policy_json: str | bytes | None = None) -> Schedules:
+    """With assumed costs, and the bundle's policy (None: the default)."""
     policy = read_policy(policy_json) if policy_json else DEFAULT
-    return Schedules(plan, costs.through(programs, model), policy)
+    costs = assumed(plan.target_model, plan.draft_model is not None)
+    return Schedules(plan, costs, policy).with_costs(costs, programs)
