@@ -10,6 +10,7 @@ from specdec_compiler.native import open_backend
 from specdec_runtime import drive
 from specdec_runtime.backends.native import NativeBackend
 from specdec_runtime.bundle import Bundle, open_bundle
+from specdec_runtime.decode.choice import Schedule
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
@@ -35,11 +36,12 @@ class Native:
         steps: int = 1,
         eos_ids: tuple[int, ...] | None = None,
         programs: Programs = ANY,
+        schedule: Schedule | None = None,
     ) -> dict[str, Any]:
         """The --json object of one request, less text."""
         plan = self.bundle.plan
         request = Request(prompt_ids, max_tokens, k, eos_ids, steps)
-        effects = decode(plan, request, make_drafter(drafter, plan), programs)
+        effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule)
         return drive.run(effects, self.backend)
 
 

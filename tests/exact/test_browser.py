@@ -33,6 +33,9 @@ async def _all_runs(bundle: Path, seed: int, backend: str) -> dict[str, dict]:
             for drafter, k in [("off", 0), *CASES]:
                 request = {"prompt_ids": prompt, "max_tokens": MAX_TOKENS, "drafter": drafter, "k": k}
                 results[f"{drafter}-{k}"] = await page.generate(request)
+            for schedule in ("break_even", "heuristic"):
+                request = {"prompt_ids": prompt, "max_tokens": MAX_TOKENS, "drafter": "chain", "k": 7}
+                results[schedule] = await page.generate(request | {"schedule": schedule})
             request = {
                 "prompt_ids": prompt,
                 "max_tokens": MAX_TOKENS,
@@ -57,6 +60,9 @@ def test_ids_and_scores(tiny_bundle, browser_seed: int, backend: str) -> None:
         result = results[f"{drafter}-{k}"]
         assert result["token_ids"] == plain["token_ids"], (drafter, k)
         check_books(result, k)
+    for schedule in ("break_even", "heuristic"):
+        assert results[schedule]["token_ids"] == plain["token_ids"], schedule
+        check_books(results[schedule], 7)
     steps = results["steps-4"]
     assert steps["token_ids"] == plain["token_ids"], "several plain steps in one submit"
     assert steps["speculation"]["num_cycles"] < plain["speculation"]["num_cycles"]

@@ -157,6 +157,15 @@ def check_choices(case: Case, run: Run) -> None:
     steps = sum(int(label.split()[1]) * n for label, n in told["choices"].items() if "plain" in label)
     assert drafted == run.result["speculation"]["num_drafted"]
     assert steps == sum(one.steps for one in passes(run) if not one.drafts)
+    if case.schedule == "break_even":
+        untouched = make_schedule(case.schedule, COSTS[case.costs], Policy(), case.k).report()["acceptance"]
+        for source in ("model", "ngram"):
+            moved = any(
+                told["acceptance"][key] != prior for key, prior in untouched.items() if key.startswith(source)
+            )
+            assert not moved or any(label.startswith(source) for label in told["choices"]), (
+                f"{source} never drafted"
+            )
     sources = {batch.kind for batch in run.backend.submits} & {"round"}
     assert bool(sources) == any(label.startswith("model") for label in told["choices"]), (
         "drafts of the model are its own"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from specdec_runtime.decode.choice import MODEL, NGRAM, ROUND_KS, Choice, Done, View
 from specdec_runtime.schedule.allowance import Allowance
-from specdec_runtime.schedule.costs import READ_WIDTH, Costs, LiveCosts
+from specdec_runtime.schedule.costs import PULL, READ_WIDTH, Costs, LiveCosts
 from specdec_runtime.schedule.policy import Policy
 from specdec_runtime.schedule.survival import Belief
 
@@ -22,6 +22,8 @@ STICKY = 0.02  # by which another action must beat the one before, so that noise
 FIRST_WAIT, MAX_WAIT = 4, 24  # committed tokens between two trials of a source that is off
 HORIZON = 64  # tokens over which reading a stale draft KV must pay for itself
 ROUNDS = (1, 2, 4)
+BASELINE = 64  # committed tokens after which a plain step shows again what plain decoding takes
+BASELINE_PULL = 0.5
 OFFER_PULL = 0.05
 
 
@@ -75,6 +77,7 @@ class BreakEven:
         self._trial: Source | None = None
         self._offers = 0.0  # share of cycles in which lookup matched and paid, and what it saved then
         self._saving_ms = 0.0
+        self._unseen = 0  # committed tokens since the last plain step
         self._plain_ms = 1.0  # a token of plain decoding
 
     def choose(self, view: View) -> Choice:
@@ -85,13 +88,16 @@ class BreakEven:
             chunks = -(-view.prompt_len // READ_WIDTH)
             self._allowance = Allowance(chunks * self._costs.costs.target_read / self._plain_ms)
         choice = self._best(view, plain) or self._try(view, plain) or plain.choice
+        if choice.source is not None and self._unseen >= BASELINE:
+            self._trial, choice = None, Choice()
         if choice.source is not None:
             self._last = choice
         return choice
 
     def observe(self, done: Done) -> None:
         choice = done.choice
-        self._costs.ran(choice, done.ms)
+        self._costs.ran(choice, done.ms, BASELINE_PULL if self._unseen >= BASELINE else PULL)
+        self._unseen = self._unseen + done.num_committed if done.rounds else 0
         spent = self._costs.time(choice, done.lag if choice.source == MODEL else 0)
         self._bucket.settle(done.num_committed, spent / self._plain_ms)
         for source in self._sources.values():

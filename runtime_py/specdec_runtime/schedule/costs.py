@@ -15,7 +15,10 @@ from specdec_runtime.decode.choice import MODEL, Choice
 from specdec_runtime.decode.programs import Programs
 from specdec_runtime.plan.schema import MAX_ROWS, Model
 
-PULL = 0.1  # how far one submit moves the costs towards its time
+PULL, PULL_ALL = (
+    0.2,
+    0.12,
+)  # how far one submit moves the costs of its parts, and all others with them, towards its time
 OUTLIER = 2.0  # a submit that took longer or shorter by this factor counts as this factor
 READ_WIDTH = 32
 
@@ -63,7 +66,8 @@ def assumed(model: Model, has_draft: bool) -> Costs:
 
 
 class LiveCosts:
-    """The costs as they are now: each submit's time pulls the parts it was made of, in proportion."""
+    """The costs as they are now: each submit's time pulls the parts it was made of, in proportion, and the others less: most drifts
+    are the clock's, common to all."""
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
@@ -86,16 +90,17 @@ class LiveCosts:
         """Chunks that end at multiples of the prefill's width, until two tokens or fewer are left."""
         return -(-max(0, lag - 2) // READ_WIDTH) * (self.costs.draft_read or 0.0)
 
-    def ran(self, choice: Choice, ms: float) -> None:
+    def ran(self, choice: Choice, ms: float, pull: float = PULL) -> None:
         """A submit of this choice took so long."""
         if not (math.isfinite(ms) and ms > 0):
             return
         expected = max(self.time(choice) - self._first.outside, 1e-6)
         ratio = min(OUTLIER, max(1 / OUTLIER, ms / expected))
         width = min(width for width in self.costs.verify if width >= choice.k + 1)
-        parts = [width, "sync", *(["draft_step"] if choice.source == MODEL else [])]
-        for part in parts:
-            self._scale[part] *= 1 + PULL * (ratio - 1)
+        for part in self._scale:
+            self._scale[part] *= 1 + PULL_ALL * (ratio - 1)
+        for part in [width, "sync", *(["draft_step"] if choice.source == MODEL else [])]:
+            self._scale[part] *= 1 + (pull - PULL_ALL) * (ratio - 1)
         self._rebuild()
 
     def _rebuild(self) -> None:

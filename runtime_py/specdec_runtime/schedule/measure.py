@@ -4,7 +4,8 @@ Knows no clock and no device: whoever loaded the bundle runs `probes` and a shor
 to `costs_of`. Where times of single calls cannot be had, a pass costs the slope between one and several calls in a submit, so that S
 cancels. S is what a cycle of the plain answer took beyond its pass; the part of it that Readback.ms does not contain (the host's work
 between submits) is told apart. Invariants: what a probe leaves in tokens, tables and KV is never read: a request starts
-from empty ones; the least of several times counts, for nothing makes a pass faster than it is.
+from empty ones; the least of several times counts, for nothing makes a pass faster
+than it is; and fewer rows cost no more than more.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ def costs_of(plan: Plan, measured: Times) -> Costs:
     passes = {program: _one_pass(by_count) for program, by_count in times.items()}
     one_row = passes["target.verify_1"]
     verify = {width: passes[f"target.verify_{width}"] for width in plan.target_model.widths}
+    verify = {rows: min(ms for width, ms in verify.items() if width >= rows) for rows in verify}
     outside = max(LEAST_MS, cycle_ms - submit_ms)
     return Costs(
         sync=outside if split else max(outside, cycle_ms - one_row),

@@ -24,7 +24,7 @@ NGRAM_LENGTHS = (2, 3, 4)
 class Policy:
     """The defaults stand where a bundle has none: a fair draft, lookups that get better with their length, little certainty."""
 
-    schedule: str = "break_even"
+    default: str = "break_even"  # the schedule of requests that name none
     model: tuple[float, ...] = (0.65,)  # acceptance of draft 1, 2, ...: the last stands for those after it
     ngram: dict[int, float] = field(default_factory=lambda: {2: 0.35, 3: 0.5, 4: 0.65})  # by match length
     strength: float = 1.5  # drafts that the figures above count for
@@ -38,7 +38,7 @@ class Policy:
         return {
             "format": FORMAT,
             "version": VERSION,
-            "schedule": self.schedule,
+            "default": self.default,
             "model": list(self.model),
             "ngram": ngram,
             "strength": self.strength,
@@ -66,15 +66,15 @@ def policy_of(data: Any) -> Policy:
         raise _bad(f"expected an object of {', '.join(sorted(names))}", "$")
     if data["format"] != FORMAT or data["version"] != VERSION or type(data["version"]) is not int:
         raise _bad(f"expected {FORMAT} version {VERSION}", "$.format")
-    if data["schedule"] not in SCHEDULES:
-        raise _bad(f"{data['schedule']!r} is none of {', '.join(SCHEDULES)}", "$.schedule")
+    if data["default"] not in SCHEDULES:
+        raise _bad(f"{data['default']!r} is none of {', '.join(SCHEDULES)}", "$.default")
     model, ngram = data["model"], data["ngram"]
     if not isinstance(model, list) or not 1 <= len(model) <= MAX_POSITIONS:
         raise _bad(f"expected 1 to {MAX_POSITIONS} probabilities", "$.model")
     if not isinstance(ngram, dict) or set(ngram) != {str(length) for length in NGRAM_LENGTHS}:
         raise _bad(f"expected one probability for each of {list(NGRAM_LENGTHS)}", "$.ngram")
     return Policy(
-        schedule=data["schedule"],
+        default=data["default"],
         model=tuple(_share(value, f"$.model[{at}]") for at, value in enumerate(model)),
         ngram={length: _share(ngram[str(length)], f"$.ngram.{length}") for length in NGRAM_LENGTHS},
         strength=_number(data["strength"], "$.strength", 0.0, 1000.0),

@@ -57,7 +57,7 @@ class Schedules:
 
     @property
     def default(self) -> str:
-        return self.policy.schedule
+        return self.policy.default
 
     def make(self, name: str, k: int) -> Schedule:
         """A fresh schedule; AUTO: the policy's. RequestError for one that this bundle cannot have. A bad k is decode's to refuse."""
