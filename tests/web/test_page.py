@@ -70,10 +70,12 @@ def test_result_has_every_field(rig: BrowserRig, session: PageSession) -> None:
 def test_schedules(rig: BrowserRig, fake_bundle: Path) -> None:
     """Exact under every schedule; what passes cost was measured at load, but on a software adapter assumed."""
     for backend in BACKENDS:
-        session = rig.loaded(fake_bundle, backend)
-        assert session.loaded["schedules"] == ["fixed", "heuristic", "break_even"]
-        assert session.loaded["schedule"] == "break_even"
-        costs = session.loaded["costs"]
+        session = rig.page(rig.site(fake_bundle).url, backend)
+        loaded = rig.do(session.load("/bundle/"))
+        assert (
+            loaded["schedules"] == ["fixed", "heuristic", "break_even"] and loaded["schedule"] == "break_even"
+        )
+        costs = loaded["costs"]
         assert (costs["how"] == "assumed") == (backend == "webgpu"), costs
         assert all(ms > 0 for ms in [costs["sync"], costs["draft_step"], *costs["verify"].values()])
         for schedule, drafter in (("auto", "chain"), ("break_even", "model"), ("heuristic", "chain")):
