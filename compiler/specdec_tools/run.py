@@ -236,7 +236,7 @@ def run(args: argparse.Namespace, on_text: OnText = lambda text: None) -> dict[s
 
 
 def summary(result: dict[str, Any]) -> str:
-    """The counts of a run, in two lines."""
+    """The counts of a run, in two lines or three."""
     usage, spec, ms = result["usage"], result["speculation"], result["timing_ms"]
     tokens = usage["completion_tokens"]
     speed = 1000 * tokens / ms["decode"] if ms["decode"] else 0.0
@@ -250,8 +250,17 @@ def summary(result: dict[str, Any]) -> str:
         f"first token {first}; load {ms['load']:.0f} ms; {device['backend']}: {device['adapter']}{threads}{tested}]\n"
         f"[drafter {spec['drafter']}: {spec['num_drafted']} drafted, {spec['num_accepted']} accepted, "
         f"{spec['num_target_passes']} target passes; ms: prefill {ms['prefill']:.0f}, draft {ms['draft']:.0f}, "
-        f"verify {ms['verify']:.0f}, other {ms['other']:.0f}{fallen}]"
+        f"verify {ms['verify']:.0f}, other {ms['other']:.0f}{fallen}]{_scheduled(spec)}"
     )
+
+
+def _scheduled(spec: dict[str, Any]) -> str:
+    """What the schedule chose, on a line of its own; nothing where there was nothing to choose."""
+    schedule = spec["schedule"]
+    if spec["drafter"] == "off" or not schedule["choices"]:
+        return ""
+    choices = ", ".join(f"{choice} x{count}" for choice, count in schedule["choices"].items())
+    return f"\n[schedule {schedule['name']}: {choices}]"
 
 
 class Printer:
