@@ -10,6 +10,7 @@ from specdec_compiler.native import open_backend
 from specdec_runtime import drive
 from specdec_runtime.backends.native import NativeBackend
 from specdec_runtime.bundle import Bundle, open_bundle
+from specdec_runtime.decode.choice import Schedule
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
@@ -36,11 +37,12 @@ class Native:
         rounds: int = 1,
         eos_ids: tuple[int, ...] | None = None,
         programs: Programs = ANY,
+        schedule: Schedule | None = None,
     ) -> dict[str, Any]:
         """The --json object of one request, less text."""
         plan = self.bundle.plan
         request = Request(prompt_ids, max_tokens, k, eos_ids, steps, rounds)
-        effects = decode(plan, request, make_drafter(drafter, plan), programs)
+        effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule)
         return drive.run(effects, self.backend)
 
 
@@ -64,7 +66,8 @@ def check_books(result: dict[str, Any], k: int) -> None:
     if s["plain_steps"] == 1:
         assert s["num_cycles"] <= s["num_target_passes"] < s["num_cycles"] + s["rounds"]
     else:
-        assert len(result["token_ids"]) <= s["num_target_passes"] <= s["plain_steps"] * s["num_cycles"]
+        assert s["num_target_passes"] <= s["plain_steps"] * s["num_cycles"]
+        assert len(result["token_ids"]) <= s["num_accepted"] + s["num_target_passes"]
     assert 0 <= s["num_accepted"] <= s["num_evaluated"] <= s["num_drafted"] <= k * s["num_cycles"]
     if result["finish_reason"] == "length":
         passes = s["num_target_passes"] if s["rounds"] == 1 else s["num_cycles"]

@@ -122,7 +122,7 @@ export class Client {
   }
 
   /**
-   * @param {Fields} request prompt | prompt_ids | messages, raw, system, max_tokens, drafter, k, plain_steps, rounds
+   * @param {Fields} request prompt | prompt_ids | messages, raw, system, max_tokens, drafter, k, schedule, plain_steps, rounds
    * @param {(text: string, fields: Fields) => void} [onText] @param {(progress: Fields) => void} [onProgress]
    * @returns {Promise<any>} the whole result, as `specdec-run --json` prints it
    */
