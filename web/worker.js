@@ -14,7 +14,8 @@ const GENERATE_DEFAULTS = { max_tokens: 256, drafter: "ngram", k: 4, schedule: "
 
 const python = new PythonHost(); // boots while the bundle downloads
 
-/** @type {{text: import("./worker/text.js").BundleText, executor: any, pump: Pump, loadMs: number} | null} */
+/** @typedef {import("./worker/python.js").Engine} Engine */
+/** @type {{text: import("./worker/text.js").BundleText, executor: any, engine: Engine, pump: Pump, measured: boolean, loadMs: number} | null} */
 let loaded = null;
 let busy = false;
 
@@ -31,9 +32,10 @@ async function load(message, say) {
     say("progress", { stage: "python" });
     const engine = await python.engine(made.planText, made.programs, made.policyText);
     const pump = new Pump(engine, made.executor);
-    const { schedules, schedule, costs } = await measureCosts(engine, made.executor, pump);
+    const measured = message.options?.costs === true;
+    const { schedules, schedule, costs } = measured ? await measureCosts(engine, made.executor, pump) : engine.state;
     const loadMs = performance.now() - start;
-    loaded = { text: made.text, executor: made.executor, pump, loadMs };
+    loaded = { text: made.text, executor: made.executor, engine, pump, measured, loadMs };
     return { ...made.report, schedules, schedule, costs, load_ms: loadMs };
   } catch (error) {
     made.executor.close();
@@ -48,9 +50,13 @@ function ready() {
 
 /** @param {Message} request @param {Say} say */
 async function generate(request, say) {
-  const { text, executor, pump, loadMs } = ready();
+  const { text, executor, engine, pump, loadMs } = ready();
   const { max_tokens, drafter, k, plain_steps, schedule } = { ...GENERATE_DEFAULTS, plain_steps: executor.plainSteps, ...request };
   const prompt_ids = text.promptIds(request);
+  if (schedule !== "fixed" && drafter !== "off" && !ready().measured) {
+    await measureCosts(engine, executor, pump);
+    ready().measured = true;
+  }
   const stream = text.stream();
   let whole = "";
   const onEmit = (/** @type {import("./worker/pump.js").Emit} */ emit) => {
