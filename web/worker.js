@@ -14,7 +14,8 @@ const GENERATE_DEFAULTS = { max_tokens: 256, drafter: "ngram", k: 4, schedule: "
 
 const python = new PythonHost(); // boots while the bundle downloads
 
-/** @type {{text: import("./worker/text.js").BundleText, executor: any, pump: Pump, loadMs: number} | null} */
+/** @typedef {import("./worker/python.js").Engine} Engine */
+/** @type {{text: import("./worker/text.js").BundleText, executor: any, engine: Engine, pump: Pump, measured: boolean, schedule: string, loadMs: number} | null} */
 let loaded = null;
 let busy = false;
 
@@ -31,9 +32,10 @@ async function load(message, say) {
     say("progress", { stage: "python" });
     const engine = await python.engine(made.planText, made.programs, made.policyText);
     const pump = new Pump(engine, made.executor);
-    const { schedules, schedule, costs } = await measureCosts(engine, made.executor, pump);
+    const measured = message.options?.costs === true;
+    const { schedules, schedule, costs } = measured ? await measureCosts(engine, made.executor, pump) : engine.state;
     const loadMs = performance.now() - start;
-    loaded = { text: made.text, executor: made.executor, pump, loadMs, schedule };
+    loaded = { text: made.text, executor: made.executor, engine, pump, measured, schedule, loadMs };
     return { ...made.report, schedules, schedule, costs, load_ms: loadMs };
   } catch (error) {
     made.executor.close();
@@ -48,12 +50,16 @@ function ready() {
 
 /** @param {Message} request @param {Say} say */
 async function generate(request, say) {
-  const { text, executor, pump, loadMs, schedule: auto } = ready();
+  const { text, executor, engine, pump, loadMs, schedule: auto } = ready();
   const asked = { ...GENERATE_DEFAULTS, ...request };
   const pinned = (asked.schedule === "auto" ? auto : asked.schedule) === "fixed";
   const several = { plain_steps: executor.plainSteps, rounds: pinned ? executor.rounds : executor.maxRounds };
   const { max_tokens, drafter, k, plain_steps, rounds, schedule } = { ...several, ...asked };
   const prompt_ids = text.promptIds(request);
+  if (!pinned && drafter !== "off" && !ready().measured) {
+    await measureCosts(engine, executor, pump);
+    ready().measured = true;
+  }
   const stream = text.stream();
   let whole = "";
   const onEmit = (/** @type {import("./worker/pump.js").Emit} */ emit) => {

@@ -201,6 +201,11 @@ class LoadBar:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
+def _drafts(args: argparse.Namespace) -> bool:
+    """Is there anything for a schedule to decide? Then the device's costs are measured with the load."""
+    return args.score_ids is None and args.drafter != "off" and args.schedule != "fixed"
+
+
 async def _drive_page(args: argparse.Namespace, on_text: OnText, interrupt: Interrupt) -> dict[str, Any]:
     from specdec_tools.browser import BrowserOptions, page_session
     from specdec_tools.serve import BUNDLE_PREFIX, running_site
@@ -211,7 +216,7 @@ async def _drive_page(args: argparse.Namespace, on_text: OnText, interrupt: Inte
         async with page_session(site.url, options) as session:
             bar = LoadBar()
             session.on_progress = bar
-            loaded = await session.load(BUNDLE_PREFIX, timestamps=True)
+            loaded = await session.load(BUNDLE_PREFIX, timestamps=True, costs=_drafts(args))
             bar.clear()
             if reason := loaded["device"].get("threads_reason"):
                 print(f"note: one thread: {reason}", file=sys.stderr)

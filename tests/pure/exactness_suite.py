@@ -192,7 +192,7 @@ def label_of(one: Pass) -> str:
     """Of the submit that this round is the first of; where the device made the drafts, they are the model's."""
     if not one.drafts:
         return f"plain {one.steps}"
-    several = f" x{one.rounds}" if one.rounds > 1 else ""
+    several = f" ({one.rounds} rounds)" if one.rounds > 1 else ""
     return f"{'model' if one.on_device else 'ngram'} {len(one.drafts)}{several}"
 
 

@@ -83,7 +83,7 @@ def test_schedules(rig: BrowserRig, fake_bundle: Path) -> None:
     """Exact under every schedule; what passes cost was measured at load, but on a software adapter assumed."""
     for backend in BACKENDS:
         session = rig.page(rig.site(fake_bundle).url, backend)
-        loaded = rig.do(session.load("/bundle/"))
+        loaded = rig.do(session.load("/bundle/", costs=True))
         assert (
             loaded["schedules"] == ["fixed", "heuristic", "break_even"] and loaded["schedule"] == "break_even"
         )

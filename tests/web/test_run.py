@@ -70,7 +70,7 @@ def test_rounds(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: P
             assert code == 0 and result["token_ids"] == fake_greedy(PROMPT_IDS, 30)
             assert result["speculation"]["rounds"] == rounds
             choices = result["speculation"]["schedule"]["choices"]
-            assert schedule != "fixed" or drafter != "model" or choices["model 3 x3"] >= 2, choices
+            assert schedule != "fixed" or drafter != "model" or choices["model 3 (3 rounds)"] >= 2, choices
     for bad in ("0", "5", "-1"):
         code, answer = _json(capsys, *args, f"--rounds={bad}")
         assert (code, answer["error"]["where"]) == (2, "rounds")

@@ -49,7 +49,7 @@ async function load(url) {
   element("open").hidden = true;
   showProgress({ stage: "start" });
   try {
-    const loaded = await client.load(url, { ...loadOptions(), onProgress: showProgress });
+    const loaded = await client.load(url, { ...loadOptions(), costs: true, onProgress: showProgress });
     showLoaded(loaded);
     const hasDraft = loaded.model.roles.includes("draft");
     for (const option of element("drafter").querySelectorAll("option")) {

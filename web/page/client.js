@@ -96,7 +96,7 @@ export class Client {
 
   /**
    * @param {string} bundleUrl the folder of a bundle
-   * @param {{backend?: string, timestamps?: boolean, selftest?: boolean | "full", threads?: number, dot?: "packed" | "f32", onProgress?: (progress: Fields) => void}} [options]
+   * @param {{backend?: string, timestamps?: boolean, selftest?: boolean | "full", threads?: number, costs?: boolean, dot?: "packed" | "f32", onProgress?: (progress: Fields) => void}} [options]
    * @returns {Promise<any>} device, load_ms, memory, ...
    */
   async load(bundleUrl, options = {}) {

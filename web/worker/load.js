@@ -125,7 +125,7 @@ class Meter {
   }
 }
 
-/** @typedef {{backend?: string, timestamps?: boolean, threads?: number, selftest?: boolean | "full", dot?: "packed" | "f32"}} LoadOptions */
+/** @typedef {{backend?: string, timestamps?: boolean, threads?: number, selftest?: boolean | "full", costs?: boolean, dot?: "packed" | "f32"}} LoadOptions */
 /** @typedef {import("../executor/selftest.js").Programs} Programs */
 /** @typedef {{text: BundleText, executor: Executor, programs: Programs, policyText: string, report: Record<string, any>}} Loaded */
 

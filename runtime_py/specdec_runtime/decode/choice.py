@@ -48,10 +48,10 @@ class Choice(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As a run's report counts it: "plain 4", "ngram 3", "model 7", "model 3 x2" (two rounds)."""
+        """As a run's report counts it: "plain 4", "ngram 3", "model 7", "model 3 (2 rounds)"."""
         if self.source is None:
             return f"plain {self.steps}"
-        return f"{self.source} {self.k}" + (f" x{self.rounds}" if self.rounds > 1 else "")
+        return f"{self.source} {self.k}" + (f" ({self.rounds} rounds)" if self.rounds > 1 else "")
 
 
 class Done(NamedTuple):
