@@ -169,13 +169,15 @@ def test_costs_where_the_self_test_leaves_one_program():
 def test_costs_from_times(split):
     """Made-up times of a device with S = 1 (0.25 of it outside): the costs come out again."""
     passes = {"target.verify_1": 2.0, "target.verify_2": 2.5, "target.verify_4": 3.0, "target.verify_8": 4.0}
-    passes |= {"target.prefill": 9.0, "draft.step_1": 0.2, "draft.prefill": 0.7}
+    passes |= {"target.prefill": 9.0, "draft.step_1": 0.2, "draft.prefill": 0.7, "draft.accept": 0.05}
     inside = 0.0 if split else 0.75
     asked = probes(PLAN, split)
     times = [inside + passes[probe.program] * probe.num_calls for probe in asked]
     costs = costs_of(PLAN, Times(split, times, 3.0, 2.0 if split else 2.75))
     assert costs.verify == pytest.approx({1: 2.0, 2: 2.5, 4: 3.0, 8: 4.0})
-    assert (costs.draft_step, costs.draft_read, costs.target_read) == pytest.approx((0.2, 0.7, 9.0))
+    draft = (costs.draft_step, costs.draft_read, costs.target_read, costs.accept)
+    assert draft == pytest.approx((0.2, 0.7, 9.0, 0.05))
+    assert LiveCosts(costs).time(Choice(MODEL, 3, 4)) == pytest.approx(1.0 + 4 * (0.6 + 3.0) + 3 * 0.05)
     assert (costs.sync, costs.outside) == pytest.approx((1.0, 1.0 if split else 0.25))
     assert json.loads(json.dumps(costs.json()))["verify"]["8"] == pytest.approx(4.0)
 

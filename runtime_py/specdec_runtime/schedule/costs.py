@@ -1,7 +1,8 @@
 """What passes cost on one device, in milliseconds: measured at load, refined by the times of submits while a request runs.
 
 Knows no clock: times come in. Formulas (F5): n plain steps cost S + n * tv(1), drafting k of them by the model
-S + R * (k * td + tv(k + 1)) for R rounds, by lookup S + tv(k + 1); each chunk that brings the draft's KV up to date adds draft_read.
+S + R * (k * td + tv(k + 1)) for R rounds and R - 1 times ta (the device accepts a round and goes on), by lookup S + tv(k + 1); each
+chunk that brings the draft's KV up to date adds draft_read. A further round's first step has two rows, and costs what one does.
 Invariants: every cost is finite and above 0; a verify pass of some rows costs what the narrowest program that holds them does.
 """
 
@@ -29,10 +30,11 @@ class Costs:
 
     sync: float  # S: what a submit costs beyond its passes
     verify: dict[int, float]  # by the width of the program
-    draft_step: float | None = None  # None: no draft model
+    draft_step: float | None = None  # of one row or two; None: no draft model
     draft_read: float | None = None  # a chunk of the draft's prefill, as it delays the submit after it
     target_read: float = 0.0  # the same of the target's
     outside: float = 0.0  # the part of S that Readback.ms does not contain: on a CPU all of it
+    accept: float = 0.0  # ta: between two rounds of a submit
     how: str = "assumed"
 
     def rows(self, num_rows: int) -> float:
@@ -50,6 +52,7 @@ class Costs:
         return {
             **fields,
             "target_read": round(self.target_read, 4),
+            "accept": round(self.accept, 4),
             "outside": round(self.outside, 4),
             "how": self.how,
         }
@@ -72,7 +75,7 @@ class LiveCosts:
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self._first = costs
-        self._scale = {"sync": 1.0, "draft_step": 1.0, "draft_read": 1.0, **dict.fromkeys(costs.verify, 1.0)}
+        self._scale = {"sync": 1.0, "draft_step": 1.0, "draft_read": 1.0, "accept": 1.0, **dict.fromkeys(costs.verify, 1.0)}
 
     def time(self, choice: Choice, lag: int = 0) -> float:
         """What the submit of a choice takes, and what must be read into the draft's KV before it."""
@@ -82,9 +85,9 @@ class LiveCosts:
         verify = costs.rows(choice.k + 1)
         if choice.source != MODEL:
             return costs.sync + verify
-        return (
-            costs.sync + choice.rounds * (choice.k * (costs.draft_step or 0.0) + verify) + self.reading(lag)
-        )
+        a_round = choice.k * (costs.draft_step or 0.0) + verify
+        passes = choice.rounds * a_round + (choice.rounds - 1) * costs.accept
+        return costs.sync + passes + self.reading(lag)
 
     def reading(self, lag: int) -> float:
         """Chunks that end at multiples of the prefill's width, until two tokens or fewer are left."""
@@ -112,4 +115,5 @@ class LiveCosts:
             sync=first.outside + (first.sync - first.outside) * scale["sync"],
             verify=verify,
             draft_step=step,
+            accept=first.accept * scale["accept"],
         )

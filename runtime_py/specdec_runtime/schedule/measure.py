@@ -22,6 +22,7 @@ START = 64  # positions before a probe's rows, where the context has room
 FEW, MANY = 1, 4  # calls in a submit
 LEAST_MS = 1e-3
 WARM_TOKENS = 8
+ACCEPT = "draft.accept"
 
 
 class Probe(NamedTuple):
@@ -41,7 +42,8 @@ def probes(plan: Plan, split: bool) -> list[Probe]:
     if draft:
         asked += [(draft, "step_1", 1), (draft, "prefill", draft.prefill_width)]
     counts = (FEW,) if split else (FEW, MANY)
-    return [_probe(model, name, rows, count) for model, name, rows in asked for count in counts]
+    found = [_probe(model, name, rows, count) for model, name, rows in asked for count in counts]
+    return found + [_accept_probe(target, count) for count in counts if draft]
 
 
 def _probe(model: Model, name: str, num_rows: int, num_calls: int) -> Probe:
@@ -57,6 +59,12 @@ def _probe(model: Model, name: str, num_rows: int, num_calls: int) -> Probe:
     return Probe(
         program, num_calls, Submit("verify", writes, [program] * num_calls, [(f"{model.role}.out", 0, 2)])
     )
+
+
+def _accept_probe(target: Model, num_calls: int) -> Probe:
+    """Between two rounds: it judges one row, whatever lies there; after one that is no token it has less to do, by nothing that shows."""
+    base = _probe(target, "verify_1", 1, num_calls).submit
+    return Probe(ACCEPT, num_calls, base._replace(calls=[ACCEPT] * num_calls))
 
 
 def warm_up() -> dict[str, Any]:
@@ -106,6 +114,7 @@ def costs_of(plan: Plan, measured: Times) -> Costs:
         draft_step=passes.get("draft.step_1"),
         draft_read=passes.get("draft.prefill"),
         target_read=passes["target.prefill"],
+        accept=passes.get(ACCEPT, 0.0),
         outside=outside,
         how="measured at load" + ("" if split else ", by slopes"),
     )
