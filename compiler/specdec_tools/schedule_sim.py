@@ -132,6 +132,9 @@ def simulate(
         choice = schedule.choose(view)
         if choice.source == ANY:
             choice = choice._replace(source=NGRAM, rounds=1) if matched else choice._replace(source=MODEL)
+        choice = choice._replace(
+            rounds=min(choice.rounds, -(-remaining // (choice.k + 1)))
+        )  # as the core does
         rounds, end = _rounds(text, at, choice)
         ms = drift(at) * costs.time(choice)
         read_ms = drift(at) * costs.reading(lag) if choice.source == MODEL else 0.0
@@ -170,7 +173,7 @@ class Always:
         k = min(k, view.max_drafts)
         if source is None or k < 1 or (source == NGRAM and not view.ngram_ids):
             return Choice(steps=view.max_steps)
-        return Choice(source, k, rounds if k in NATURAL_KS else 1)
+        return Choice(source, k, rounds)
 
     def observe(self, done: Done) -> None:
         pass

@@ -25,6 +25,7 @@ from specdec_runtime.schedule import survival
 from specdec_runtime.schedule.allowance import Allowance
 from specdec_runtime.schedule.break_even import Action, BreakEven
 from specdec_runtime.schedule.confidence import Confidence
+from specdec_runtime.schedule.costs import LiveCosts
 from specdec_runtime.schedule.survival import Belief
 
 MUTANTS = {}
@@ -723,6 +724,32 @@ def belief_deaf_to_rejections(patch):
 @schedule_mutant
 def sources_share_a_record(patch):
     patch.setattr(BreakEven, "_of", lambda self, kind, length: self._sources["model", 0])
+
+
+@schedule_mutant
+def rounds_pinned_to_one(patch):
+    patch.setattr(BreakEven, "_rounds", lambda self, most, kind: [1])
+
+
+@schedule_mutant
+def first_round_alone_is_told(patch):
+    tell = Generation.tell
+    patch.setattr(
+        Generation,
+        "tell",
+        lambda self, choice, proposal, outcomes: tell(self, choice, proposal, outcomes[:1]),
+    )
+
+
+@schedule_mutant
+def going_on_costs_nothing(patch):
+    """The device's acceptance between two rounds is left out of the costs."""
+    time = LiveCosts.time
+
+    def without(self, choice, lag=0):
+        return time(self, choice, lag) - max(0, choice.rounds - 1) * self.costs.accept
+
+    patch.setattr(LiveCosts, "time", without)
 
 
 @schedule_mutant

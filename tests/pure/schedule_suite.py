@@ -3,11 +3,16 @@
 `run_schedule_suite` raises at the first promise that is broken. Deterministic, a few seconds.
 """
 
+from dataclasses import replace
+
+from exactness_suite import COSTS
 from plan_factory import load_made
 from simulate import Run, generate, mostly, plain_ids, seeded
 from specdec_runtime.backends.scripted import ScriptedBackend
-from specdec_runtime.decode.choice import MODEL, NGRAM
+from specdec_runtime.decode.choice import MODEL, NGRAM, Done
+from specdec_runtime.schedule.break_even import BreakEven
 from specdec_runtime.schedule.confidence import Confidence
+from specdec_runtime.schedule.costs import Costs
 from specdec_runtime.schedule.policy import Policy
 from specdec_tools.schedule_sim import (
     ALPHAS,
@@ -122,7 +127,40 @@ def check_confidence() -> None:
             assert emit.num_drafted == sure or emit is last, "the unsure one is the last of its round"
 
 
+class Listening(BreakEven):
+    """Remembers what it was told."""
+
+    def __init__(self, costs: Costs, k: int = 7):
+        super().__init__(costs, Policy(), k)
+        self.heard: list[Done] = []
+
+    def observe(self, done: Done) -> None:
+        self.heard.append(done)
+        super().observe(done)
+
+
+def check_rounds() -> None:
+    """Several rounds a submit where one costs much, one where going on does; all of them are told; the ids are plain's."""
+    dear = replace(COSTS["far"], accept=50.0)
+    for costs, k, chosen in ((COSTS["far"], 7, {2, 4}), (COSTS["far"], 1, {2, 4}), (dear, 7, set())):
+        schedule, draft = Listening(costs, k), mostly(TARGET, seeded(4, VOCAB), 90)
+        sizes = {"steps": 4, "rounds": 4, "eos_ids": (), "schedule": schedule}
+        done = generate(PLAN, TARGET, PROMPT, 40, "model", k, draft, **sizes)
+        assert done.ids == plain_ids(TARGET, PROMPT, 40, 48), "several rounds changed the ids"
+        several = {heard.choice.rounds for heard in schedule.heard} - {1}
+        assert several <= {2, 3, 4} and bool(several & {2, 4}) == bool(chosen), f"{costs}, k {k}: {several}"
+        counts = done.result["speculation"]
+        rounds = [one for heard in schedule.heard for one in heard.rounds]
+        plain = sum(not heard.rounds for heard in schedule.heard)
+        told = len(rounds) + plain, sum(accepted for accepted, _ in rounds)
+        assert told == (counts["num_cycles"], counts["num_accepted"]), "a round was not told"
+        assert sum(heard.num_committed for heard in schedule.heard) == len(done.ids)
+        spent = [sum(read.ms) for read in done.backend.readbacks if read is not None]
+        assert [heard.ms for heard in schedule.heard] == spent[-len(schedule.heard) :], "each by its own time"
+
+
 def run_schedule_suite() -> None:
+    check_rounds()
     check_sources()
     check_confidence()
     check_following()

@@ -89,6 +89,31 @@ def test_rounds_are_used_where_a_submit_may_hold_several():
     assert trace.ms < run("break_even", steady(0.8, 0), Machine(machine.costs, machine.steps)).ms
 
 
+def test_several_rounds_of_a_submit_are_chosen_and_told():
+    suite.check_rounds()
+
+
+@pytest.mark.parametrize(("sync", "accept", "most"), [(0.01, 2.0, 1), (16.0, 0.02, 4)])
+def test_rounds_follow_what_a_submit_costs(sync, accept, most):
+    """Where S is small and going on costs much, one round; where S is large, four, once the draft is known to be good."""
+    machine = MACHINES["gpu, 4 rounds"]
+    machine = replace(machine, costs=replace(machine.costs, sync=sync, accept=accept))
+    for seed in range(4):
+        rounds = [choice.rounds for _, choice, _ in run("break_even", steady(0.9, seed), machine).cycles]
+        assert set(rounds[5:]) == {most} or (most > 1 and rounds.count(most) > 0.6 * len(rounds)), rounds
+
+
+def test_a_trial_of_several_rounds_where_one_cannot_pay():
+    """k 1 commits two tokens a round at most, four plain steps a submit are faster; four rounds are faster still."""
+    machine = Machine(replace(GPU, sync=20.0), steps=4, rounds=4)
+    found = run("break_even", steady(0.95, 0), machine, k=1)
+    rounds = [choice.rounds for _, choice, _ in found.cycles if choice.k]
+    assert 1 not in rounds and rounds.count(4) > 0.8 * len(rounds), rounds
+    assert found.ms < 0.8 * plain_ms(steady(0.95, 0), machine)
+    one_round = run("break_even", steady(0.95, 0), replace(machine, rounds=1), k=1)
+    assert not any(choice.k for _, choice, _ in one_round.cycles)
+
+
 def test_a_model_that_cannot_pay_is_never_tried():
     trace = run("break_even", steady(0.99, 0), MACHINES["linear"])
     assert {choice.source for _, choice, _ in trace.cycles} == {None}

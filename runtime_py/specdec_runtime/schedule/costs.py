@@ -75,7 +75,13 @@ class LiveCosts:
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self._first = costs
-        self._scale = {"sync": 1.0, "draft_step": 1.0, "draft_read": 1.0, "accept": 1.0, **dict.fromkeys(costs.verify, 1.0)}
+        self._scale = {
+            "sync": 1.0,
+            "draft_step": 1.0,
+            "draft_read": 1.0,
+            "accept": 1.0,
+            **dict.fromkeys(costs.verify, 1.0),
+        }
 
     def time(self, choice: Choice, lag: int = 0) -> float:
         """What the submit of a choice takes, and what must be read into the draft's KV before it."""

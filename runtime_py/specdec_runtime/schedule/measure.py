@@ -62,7 +62,7 @@ def _probe(model: Model, name: str, num_rows: int, num_calls: int) -> Probe:
 
 
 def _accept_probe(target: Model, num_calls: int) -> Probe:
-    """Between two rounds: it judges one row, whatever lies there; after one that is no token it has less to do, by nothing that shows."""
+    """Between two rounds: it judges one row, whatever lies there."""
     base = _probe(target, "verify_1", 1, num_calls).submit
     return Probe(ACCEPT, num_calls, base._replace(calls=[ACCEPT] * num_calls))
 
