@@ -13,6 +13,7 @@ from specdec_compiler.build import build_bundle
 from specdec_compiler.tiny import make_tiny
 from specdec_runtime.decode.effects import Readback, Submit
 from specdec_runtime.decode.programs import Programs
+from specdec_runtime.schedule.confidence import Confidence
 from specdec_runtime.schedule.costs import Costs
 from specdec_runtime.schedule.policy import Policy
 from specdec_runtime.schedule.registry import make_schedule
@@ -57,10 +58,14 @@ def test_ids_do_not_depend_on_the_schedule(tiny_bundle, tiny_seed: int) -> None:
     for name in ("heuristic", "break_even"):
         for costs in COSTS:
             for drafter in ("model", "chain"):
-                schedule = make_schedule(name, costs, Policy(), 7)
-                result = native.run(prompt, MAX_TOKENS, drafter, 7, steps=4, schedule=schedule)
-                assert result["token_ids"] == plain, (name, costs, drafter)
-                check_books(result, 7)
+                for rounds in (1, 4):
+                    schedule = make_schedule(name, costs, Policy(), 7)
+                    several = {"steps": 4, "rounds": rounds}
+                    result = native.run(prompt, MAX_TOKENS, drafter, 7, schedule=schedule, **several)
+                    assert result["token_ids"] == plain, (name, costs, drafter, rounds)
+                    check_books(result, 7)
+    confident = native.run(prompt, MAX_TOKENS, "model", 7, schedule=Confidence(Policy(), 7))
+    assert confident["token_ids"] == plain, "confidence"
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 8])
