@@ -5,15 +5,17 @@
 // request runs at a time; nothing here waits without a time limit.
 
 import { RequestError, asSpecdecError } from "./executor/faults.js";
+import { measureCosts } from "./worker/costs.js";
 import { loadBundle } from "./worker/load.js";
 import { Pump } from "./worker/pump.js";
 import { PythonHost } from "./worker/python.js";
 
-const GENERATE_DEFAULTS = { max_tokens: 256, drafter: "ngram", k: 4 };
+const GENERATE_DEFAULTS = { max_tokens: 256, drafter: "ngram", k: 4, schedule: "fixed" };
 
 const python = new PythonHost(); // boots while the bundle downloads
 
-/** @type {{text: import("./worker/text.js").BundleText, executor: any, pump: Pump, loadMs: number} | null} */
+/** @typedef {import("./worker/python.js").Engine} Engine */
+/** @type {{text: import("./worker/text.js").BundleText, executor: any, engine: Engine, pump: Pump, measured: boolean, schedule: string, loadMs: number} | null} */
 let loaded = null;
 let busy = false;
 
@@ -28,10 +30,13 @@ async function load(message, say) {
   const made = await loadBundle(message.url, message.options ?? {}, (progress) => say("progress", progress));
   try {
     say("progress", { stage: "python" });
-    const engine = await python.engine(made.planText, made.programs);
+    const engine = await python.engine(made.planText, made.programs, made.policyText);
+    const pump = new Pump(engine, made.executor);
+    const measured = message.options?.costs === true;
+    const { schedules, schedule, costs } = measured ? await measureCosts(engine, made.executor, pump) : engine.state;
     const loadMs = performance.now() - start;
-    loaded = { text: made.text, executor: made.executor, pump: new Pump(engine, made.executor), loadMs };
-    return { ...made.report, load_ms: loadMs };
+    loaded = { text: made.text, executor: made.executor, engine, pump, measured, schedule, loadMs };
+    return { ...made.report, schedules, schedule, costs, load_ms: loadMs };
   } catch (error) {
     made.executor.close();
     throw error;
@@ -45,10 +50,16 @@ function ready() {
 
 /** @param {Message} request @param {Say} say */
 async function generate(request, say) {
-  const { text, executor, pump, loadMs } = ready();
-  const defaults = { ...GENERATE_DEFAULTS, plain_steps: executor.plainSteps, rounds: executor.rounds };
-  const { max_tokens, drafter, k, plain_steps, rounds } = { ...defaults, ...request };
+  const { text, executor, engine, pump, loadMs, schedule: auto } = ready();
+  const asked = { ...GENERATE_DEFAULTS, ...request };
+  const pinned = (asked.schedule === "auto" ? auto : asked.schedule) === "fixed";
+  const several = { plain_steps: executor.plainSteps, rounds: pinned ? executor.rounds : executor.maxRounds };
+  const { max_tokens, drafter, k, plain_steps, rounds, schedule } = { ...several, ...asked };
   const prompt_ids = text.promptIds(request);
+  if (!pinned && drafter !== "off" && !ready().measured) {
+    await measureCosts(engine, executor, pump);
+    ready().measured = true;
+  }
   const stream = text.stream();
   let whole = "";
   const onEmit = (/** @type {import("./worker/pump.js").Emit} */ emit) => {
@@ -59,7 +70,7 @@ async function generate(request, say) {
   const onProgress = (/** @type {number} */ done, /** @type {number} */ total) => {
     say("progress", { stage: "prefill", done, total });
   };
-  const ask = { op: "generate", prompt_ids, max_tokens, drafter, k, plain_steps, rounds };
+  const ask = { op: "generate", prompt_ids, max_tokens, drafter, k, plain_steps, rounds, schedule };
   const { result, clock } = await pump.run(ask, { onEmit, onProgress });
   const rest = stream.finish();
   if (rest) say("text", { text: rest, pieces: [rest], ids: [], num_drafted: 0, num_accepted: 0 });

@@ -20,6 +20,7 @@ from specdec_models import ARCHITECTURES, RuntimeConfig, WeightFormats
 from specdec_runtime.faults import ArtifactError
 from specdec_runtime.plan import load_plan
 from specdec_runtime.plan.schema import TOKENS_SLACK
+from specdec_runtime.schedule.policy import FILE as POLICY_FILE
 
 from . import __version__
 from .cache import compiler_hash
@@ -251,6 +252,7 @@ def _write_bundle(
         "kernels.wasm": lowered.wasm,
         "kernels.wgsl": lowered.wgsl,
         "tokenizer.json": text.tokenizer_json,
+        **({POLICY_FILE: canonical_json(recipe.schedule.json())} if recipe.schedule else {}),
         **({"chat_template.jinja": text.chat_template.encode()} if text.chat_template is not None else {}),
     }
     ids = {

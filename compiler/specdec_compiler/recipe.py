@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from specdec_runtime.faults import ArtifactError
+from specdec_runtime.schedule.policy import DEFAULT as DEFAULT_POLICY
+from specdec_runtime.schedule.policy import Policy, policy_of
 
 from .quantize import Format
 
@@ -62,6 +64,7 @@ class Recipe:
     draft: DraftRecipe | None
     pages: PagesRecipe
     folder: Path
+    schedule: Policy | None = None  # becomes the bundle's policy.json
 
     def context_for(self, model_context: int) -> int:
         """The context of the bundle, given the longest the champion was trained for.
@@ -111,6 +114,7 @@ def parse_recipe(text: str, folder: Path, where: str = "recipe") -> Recipe:
         draft=None if draft is None else _draft(_Table(draft, "draft.", where)),
         pages=_pages(_Table(top.take("pages", _is_table, "a table", {}), "pages.", where)),
         folder=folder,
+        schedule=_schedule(top.take("schedule", _is_table, "a table", None), where),
     )
     top.finish()
     return recipe
@@ -150,6 +154,35 @@ def _pages(table: _Table) -> PagesRecipe:
     pages = PagesRecipe(size=table.take("size", lambda v: _is_int(v) and v in PAGE_SIZES, sizes, 64))
     table.finish()
     return pages
+
+
+def _schedule(data: dict[str, Any] | None, where: str) -> Policy | None:
+    """Keys that are left out have the defaults of policy.json; its strict reader checks the rest."""
+    if data is None:
+        return None
+    table = _Table(data, "schedule.", where)
+    merged = DEFAULT_POLICY.json()
+    for key, good, allowed in (
+        ("default", _is_text, "a schedule's name"),
+        ("model", lambda v: isinstance(v, list), "a list of probabilities"),
+        ("ngram", _is_table, "a table of probabilities by match length"),
+        ("strength", _is_number, "a number"),
+        ("confidence", lambda v: isinstance(v, list), "a list of [log-probability, probability]"),
+        ("threshold", _is_number, "a number"),
+    ):
+        merged[key] = table.take(key, good, allowed, merged[key])
+    table.finish()
+    try:
+        return policy_of(merged)
+    except ArtifactError as error:
+        place = error.where.rpartition("$.")[2]
+        raise ArtifactError(
+            error.message, f"{where}: schedule.{place}", "correct the table [schedule]"
+        ) from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 _SOURCE = 'a non-empty string: "package:NAME/FILE", or the path of a .gguf file or a Hugging Face folder'

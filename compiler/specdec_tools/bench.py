@@ -19,7 +19,7 @@ from typing import Any
 
 from specdec_runtime.faults import RequestError, SpecdecError, error_json, exit_code
 
-from . import bench_gpu, bench_kernels, strata_cli, strata_tables
+from . import bench_gpu, bench_kernels, schedule_sim, strata_cli, strata_tables
 from .bench_gpu import bench_model, pack
 from .bench_gpu import table as gpu_table
 from .bench_rows import bench_rows
@@ -38,7 +38,12 @@ PROMPTS = (
     "Repeat this exactly three times: the quick brown fox jumps over the lazy dog.",
     "Summarise: The ferry left at nine. A storm came up, so it returned to port and everybody waited.",
 )
-MODES = (("off", 0), ("ngram", 3), ("model", 3), ("chain", 3))
+# (drafter, k, schedule)
+MODES = (
+    ("off", 0, "fixed"),
+    *((drafter, 3, "fixed") for drafter in ("ngram", "model", "chain")),
+    ("chain", 7, "break_even"),
+)
 Answer = Callable[[dict[str, Any]], Awaitable[tuple[dict[str, Any], dict[str, float]]]]
 
 
@@ -67,17 +72,21 @@ def row(runs: list[tuple[dict[str, Any], dict[str, float]]]) -> dict[str, Any]:
     }
 
 
+def _label(drafter: str, k: int, schedule: str) -> str:
+    return drafter if schedule == "fixed" else f"{drafter}, {schedule.replace('_', '-')}"
+
+
 async def measure(answers: dict[str, Answer], max_tokens: int, rounds: int) -> dict[str, Any]:
     """Every backend x mode x prompt, `rounds` times, interleaved; one warm-up pass is thrown away."""
-    runs: dict[tuple[str, str], list] = {(b, mode): [] for b in answers for mode, _ in MODES}
+    runs: dict[tuple[str, str], list] = {(b, _label(*mode)): [] for b in answers for mode in MODES}
     for index in range(rounds + 1):
         for prompt in PROMPTS:
             for backend, answer in answers.items():
-                for mode, k in MODES:
-                    request = {"prompt": prompt, "max_tokens": max_tokens, "drafter": mode, "k": k}
-                    run = await answer(request)
+                for drafter, k, schedule in MODES:
+                    request = {"prompt": prompt, "max_tokens": max_tokens, "drafter": drafter, "k": k}
+                    run = await answer(request | {"schedule": schedule})
                     if index:
-                        runs[backend, mode].append(run)
+                        runs[backend, _label(drafter, k, schedule)].append(run)
         print(f"round {index} of {rounds} done", file=sys.stderr)
     devices = {backend: runs[backend, "off"][0][0]["device"] for backend in answers}
     return {
@@ -161,6 +170,7 @@ def _kind(report: dict[str, Any]) -> Any:
     """The module that wrote a saved report: it has `table` and `charts`."""
     for key, module in (
         ("strata_format", strata_tables),
+        ("simulated", schedule_sim),
         ("passes", bench_gpu),
         ("prompts", peers_gpu),
         ("facts", peers_cpu),
@@ -229,6 +239,15 @@ def make_parser() -> argparse.ArgumentParser:
     kernels.add_argument("--timeout", type=float, default=600.0)
     kernels.add_argument("--json", action="store_true")
     kernels.set_defaults(call=_kernels, show=bench_kernels.table, charts=bench_kernels.charts)
+
+    schedule = commands.add_parser(
+        "schedule", help="schedules on made-up machines: time over plain decoding's"
+    )
+    schedule.add_argument("--schedules", default="fixed,heuristic,break_even", help="comma-separated")
+    schedule.add_argument("--seeds", type=int, default=5)
+    schedule.add_argument("--json", action="store_true", help="print the report as one JSON object")
+    schedule.set_defaults(call=lambda a: schedule_sim.report(a.schedules.split(","), a.seeds))
+    schedule.set_defaults(show=schedule_sim.table, charts=schedule_sim.charts)
 
     packed = commands.add_parser("pack", help="write the bench page and plans for a machine elsewhere")
     packed.add_argument("names", nargs="+", metavar="NAME")

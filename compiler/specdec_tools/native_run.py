@@ -15,19 +15,27 @@ from typing import Any
 from specdec_runtime import drive
 from specdec_runtime.backends.base import Backend
 from specdec_runtime.bundle import Bundle, open_bundle
+from specdec_runtime.decode.choice import Schedule
 from specdec_runtime.decode.effects import Effect, Emit
+from specdec_runtime.decode.interfaces import Drafter
+from specdec_runtime.decode.programs import ANY
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.score import score
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import ContractError
 from specdec_runtime.plan import Plan
+from specdec_runtime.schedule.costs import Costs
+from specdec_runtime.schedule.measure import WARM_TOKENS, Times, costs_of, probes
+from specdec_runtime.schedule.policy import FILE as POLICY_FILE
+from specdec_runtime.schedule.registry import open_schedules
 
 from specdec_tools.text import BundleText
 
 OnText = Callable[[str], None]
 OnEmit = Callable[[Emit], None]
 PLAIN_STEPS = ROUNDS = 1  # a submit costs nothing here
+REPEATS = 3
 # one function a kernel, no fused multiply-adds: the bits that WASM has by its specification
 SELF_TEST = {"verdict": "by specification", "passes": 0, "ms": 0, "mismatches": []}
 
@@ -41,11 +49,26 @@ def open_native(bundle: Bundle) -> Backend:
     return open_backend(bundle)
 
 
+def measure(plan: Plan, backend: Backend) -> Costs:
+    """What passes cost here now: the least of a few times of each (the twin of web/worker/costs.js)."""
+    times = [[sum(backend.submit(probe.submit).ms) for probe in probes(plan, True)] for _ in range(REPEATS)]
+    effects = decode(plan, Request([0, 0], WARM_TOKENS, 0), make_drafter("off", plan))
+    with closing(effects):
+        result = drive.run(effects, backend)
+    spent, cycles = result["timing_ms"], max(1, result["speculation"]["num_cycles"])
+    least = [min(ms) for ms in zip(*times, strict=True)]
+    return costs_of(plan, Times(True, least, spent["decode"] / cycles, spent["verify"] / cycles))
+
+
 class NativeRun:
     """One loaded bundle; one request at a time."""
 
-    def __init__(self, plan: Plan, text: BundleText, backend: Backend, load_ms: float) -> None:
+    def __init__(
+        self, plan: Plan, text: BundleText, backend: Backend, load_ms: float, policy: bytes | None = None
+    ) -> None:
         self.plan, self.text, self.backend, self.load_ms = plan, text, backend, load_ms
+        self.schedules = open_schedules(plan, policy_json=policy)
+        self._measured = False
 
     @classmethod
     def open(cls, folder: Path, opener: Callable[[Bundle], Backend] | None = None) -> NativeRun:
@@ -54,7 +77,8 @@ class NativeRun:
         plan = bundle.plan
         text = BundleText.open(bundle, plan.text, plan.ids.chat_template is not None)
         backend = (opener or open_native)(bundle)
-        return cls(plan, text, backend, (time.perf_counter() - start) * 1000)
+        policy = bundle.read(POLICY_FILE) if POLICY_FILE in bundle.files else None
+        return cls(plan, text, backend, (time.perf_counter() - start) * 1000, policy)
 
     def __enter__(self) -> NativeRun:
         return self
@@ -67,6 +91,13 @@ class NativeRun:
             return list(request["prompt_ids"])
         raw, system = bool(request.get("raw")), request.get("system")
         return self.text.prompt_ids(request["prompt"], raw=raw, system=system)
+
+    def _schedule(self, name: str, drafter: Drafter, k: int) -> Schedule:
+        """The costs of this machine are measured before the first request that asks for them."""
+        if name != "fixed" and not drafter.idle and not self._measured:
+            self.schedules = self.schedules.with_costs(measure(self.plan, self.backend), ANY)
+            self._measured = True
+        return self.schedules.make(name, k)
 
     def _finished(self, result: dict[str, Any]) -> dict[str, Any]:
         timing = {"load": self.load_ms, **result["timing_ms"]}
@@ -82,10 +113,11 @@ class NativeRun:
     ) -> dict[str, Any]:
         prompt_ids = self.prompt_ids(request)
         drafter = make_drafter(request["drafter"], self.plan)
+        schedule = self._schedule(request.get("schedule", "fixed"), drafter, request["k"])
         steps = request.get("plain_steps", PLAIN_STEPS)
         rounds = request.get("rounds", ROUNDS)
         asked = Request(prompt_ids, request["max_tokens"], request["k"], steps=steps, rounds=rounds)
-        effects = decode(self.plan, asked, drafter)
+        effects = decode(self.plan, asked, drafter, schedule=schedule)
         stream, pieces = self.text.stream(), []
 
         def show(text: str) -> None:

@@ -29,6 +29,7 @@ from specdec_runtime.faults import (
     error_json,
     exit_code,
 )
+from specdec_runtime.schedule.policy import AUTO, SCHEDULES
 
 OnText = Callable[[str], None]
 BACKENDS = ("native", "wasm", "webgpu")
@@ -76,7 +77,17 @@ def make_parser() -> Parser:
     parser.add_argument("--system", help="system text of the chat")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--drafter", choices=("off", "model", "ngram", "chain"), default="ngram")
-    parser.add_argument("--k", type=int, default=4, help="drafted tokens a cycle, 0 to 7")
+    parser.add_argument(
+        "--schedule",
+        choices=(AUTO, *SCHEDULES),
+        default=AUTO,
+        help="how many are drafted, when (default: what the bundle says, else break_even)",
+    )
+    parser.add_argument(
+        "--k",
+        type=int,
+        help="the most drafted tokens a cycle, 0 to 7 (default 7); with --schedule fixed always so many (default 4)",
+    )
     parser.add_argument(
         "--plain-steps",
         type=int,
@@ -87,7 +98,8 @@ def make_parser() -> Parser:
         "--rounds",
         type=int,
         metavar="N",
-        help="rounds of the draft model in one submit, 1 to 4 (default: 2 on a GPU, else 1)",
+        help="rounds of the draft model in one submit, 1 to 4; with a schedule other than fixed at most so many "
+        "(default: 4 on a GPU, with fixed 2; else 1)",
     )
     parser.add_argument(
         "--score-ids", type=_ids, metavar="4,5,6", help="score these ids after the prompt instead"
@@ -151,7 +163,13 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
         prompt["plain_steps"] = args.plain_steps
     if args.rounds is not None:
         prompt["rounds"] = args.rounds
-    return prompt | {"max_tokens": args.max_tokens, "drafter": args.drafter, "k": args.k}
+    k = args.k if args.k is not None else 4 if args.schedule == "fixed" else 7
+    return prompt | {
+        "max_tokens": args.max_tokens,
+        "drafter": args.drafter,
+        "k": k,
+        "schedule": args.schedule,
+    }
 
 
 def _run_native(args: argparse.Namespace, on_text: OnText, interrupt: Interrupt) -> dict[str, Any]:
@@ -183,6 +201,11 @@ class LoadBar:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
+def _drafts(args: argparse.Namespace) -> bool:
+    """Is there anything for a schedule to decide? Then the device's costs are measured with the load."""
+    return args.score_ids is None and args.drafter != "off" and args.schedule != "fixed"
+
+
 async def _drive_page(args: argparse.Namespace, on_text: OnText, interrupt: Interrupt) -> dict[str, Any]:
     from specdec_tools.browser import BrowserOptions, page_session
     from specdec_tools.serve import BUNDLE_PREFIX, running_site
@@ -193,7 +216,7 @@ async def _drive_page(args: argparse.Namespace, on_text: OnText, interrupt: Inte
         async with page_session(site.url, options) as session:
             bar = LoadBar()
             session.on_progress = bar
-            loaded = await session.load(BUNDLE_PREFIX, timestamps=True)
+            loaded = await session.load(BUNDLE_PREFIX, timestamps=True, costs=_drafts(args))
             bar.clear()
             if reason := loaded["device"].get("threads_reason"):
                 print(f"note: one thread: {reason}", file=sys.stderr)
@@ -227,7 +250,7 @@ def run(args: argparse.Namespace, on_text: OnText = lambda text: None) -> dict[s
 
 
 def summary(result: dict[str, Any]) -> str:
-    """The counts of a run, in two lines."""
+    """The counts of a run, in two lines or three."""
     usage, spec, ms = result["usage"], result["speculation"], result["timing_ms"]
     tokens = usage["completion_tokens"]
     speed = 1000 * tokens / ms["decode"] if ms["decode"] else 0.0
@@ -241,8 +264,17 @@ def summary(result: dict[str, Any]) -> str:
         f"first token {first}; load {ms['load']:.0f} ms; {device['backend']}: {device['adapter']}{threads}{tested}]\n"
         f"[drafter {spec['drafter']}: {spec['num_drafted']} drafted, {spec['num_accepted']} accepted, "
         f"{spec['num_target_passes']} target passes; ms: prefill {ms['prefill']:.0f}, draft {ms['draft']:.0f}, "
-        f"verify {ms['verify']:.0f}, other {ms['other']:.0f}{fallen}]"
+        f"verify {ms['verify']:.0f}, other {ms['other']:.0f}{fallen}]{_scheduled(spec)}"
     )
+
+
+def _scheduled(spec: dict[str, Any]) -> str:
+    """What the schedule chose, on a line of its own; nothing where there was nothing to choose."""
+    schedule = spec["schedule"]
+    if spec["drafter"] == "off" or not schedule["choices"]:
+        return ""
+    choices = ", ".join(f"{choice} x{count}" for choice, count in schedule["choices"].items())
+    return f"\n[schedule {schedule['name']}: {choices}]"
 
 
 class Printer:

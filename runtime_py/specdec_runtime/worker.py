@@ -20,28 +20,68 @@ from specdec_runtime.decode.score import score
 from specdec_runtime.drafters.registry import drafter_names, make_drafter
 from specdec_runtime.faults import ContractError, SpecdecError, error_from_json, error_json
 from specdec_runtime.plan import Plan, load_plan
+from specdec_runtime.schedule.measure import costs_of, probes, times_from_json, warm_up
+from specdec_runtime.schedule.registry import Schedules, open_schedules
 
 
 class Engine:
-    """One plan on one device, one request at a time. programs_json: what the device's self-test left."""
+    """One plan on one device, one request at a time.
 
-    def __init__(self, plan_json: str, programs_json: str | None = None) -> None:
+    programs_json: what the device's self-test left; policy_json: the bundle's own policy. None: all programs, the default policy.
+    Costs are assumed until `measured` brings them.
+    """
+
+    def __init__(
+        self,
+        plan_json: str,
+        programs_json: str | None = None,
+        policy_json: str | None = None,
+    ) -> None:
         self._plan: Plan | None = None
         self._programs = ANY
+        self._schedules: Schedules | None = None
         self._plan_error: SpecdecError | None = None
         self._effects: Effects | None = None
         self._cancelled = False
         try:
             self._programs = programs_from_json(json.loads(programs_json)) if programs_json else ANY
-            self._plan = load_plan(plan_json)
+            plan = load_plan(plan_json)
+            self._schedules = open_schedules(plan, self._programs, policy_json or None)
+            self._plan = plan
         except SpecdecError as error:
             self._plan_error = error
 
     def ready(self) -> str:
-        """One effect: {"type": "ready", "name", "drafters"}, or the error that the plan has."""
-        if self._plan is None:
+        """One effect: {"type": "ready", "name", "drafters", "schedules", "schedule", "costs"}, or the error that the plan has."""
+        schedules = self._schedules
+        if self._plan is None or schedules is None:
             return json.dumps(_error_effect(self._plan_fault()))
-        return json.dumps({"type": "ready", "name": self._plan.name, "drafters": drafter_names(self._plan)})
+        names = {
+            "drafters": drafter_names(self._plan),
+            "schedules": schedules.names,
+            "schedule": schedules.default,
+            "costs": schedules.costs.json(),
+        }
+        return json.dumps({"type": "ready", "name": self._plan.name, **names})
+
+    def probes(self, split: bool) -> str:
+        """What to run so that this device's costs are known: {"submits", "request"}, or the error that the plan has."""
+        try:
+            plan, _ = self._opened()
+        except SpecdecError as error:
+            return json.dumps(_error_effect(error))
+        submits = [effect_json(probe.submit) for probe in probes(plan, split)]
+        return json.dumps({"submits": submits, "request": warm_up()})
+
+    def measured(self, times_json: str) -> str:
+        """The times of those, {"split", "probe_ms", "cycle_ms", "submit_ms"}; from now on schedules know them. `ready`, or an error."""
+        try:
+            plan, schedules = self._opened()
+            costs = costs_of(plan, times_from_json(json.loads(times_json)))
+            self._schedules = schedules.with_costs(costs, self._programs)
+        except SpecdecError as error:
+            return json.dumps(_error_effect(error))
+        return self.ready()
 
     def start(self, request_json: str) -> str:
         """Begin a request; a run that was still going is dropped."""
@@ -67,10 +107,14 @@ class Engine:
         self._cancelled = True
 
     def _begin(self, request: dict[str, Any]) -> Effect:
-        if self._plan is None:
-            raise self._plan_fault()
-        self._effects = _open(self._plan, request, self._programs)
+        plan, schedules = self._opened()
+        self._effects = _open(plan, request, self._programs, schedules)
         return next(self._effects)
+
+    def _opened(self) -> tuple[Plan, Schedules]:
+        if self._plan is None or self._schedules is None:
+            raise self._plan_fault()
+        return self._plan, self._schedules
 
     def _plan_fault(self) -> SpecdecError:
         return self._plan_error or ContractError("the engine has no plan", "worker.py")
@@ -121,11 +165,11 @@ def _error_effect(error: SpecdecError) -> dict[str, Any]:
     return {"type": "error", **error_json(error)}
 
 
-_GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k", "plain_steps", "rounds"}
+_GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k", "plain_steps", "rounds", "schedule"}
 _SCORE = {"op", "prompt_ids", "score_ids", "width"}
 
 
-def _open(plan: Plan, request: dict[str, Any], programs: Programs) -> Effects:
+def _open(plan: Plan, request: dict[str, Any], programs: Programs, schedules: Schedules) -> Effects:
     """The generator a request asks for."""
     op = request.get("op")
     keys = {"generate": _GENERATE, "score": _SCORE}.get(str(op))
@@ -136,4 +180,4 @@ def _open(plan: Plan, request: dict[str, Any], programs: Programs) -> Effects:
     drafter = make_drafter(request["drafter"], plan)
     several = {"steps": request["plain_steps"], "rounds": request["rounds"]}
     asked = Request(request["prompt_ids"], request["max_tokens"], request["k"], **several)
-    return decode(plan, asked, drafter, programs)
+    return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k))

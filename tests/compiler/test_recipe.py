@@ -1,10 +1,12 @@
 """The strict recipe reader: good recipes, and one row per thing that can be wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
 from specdec_compiler.recipe import ChampionRecipe, DraftRecipe, parse_recipe, read_recipe
 from specdec_runtime.faults import ArtifactError
+from specdec_runtime.schedule.policy import DEFAULT, read_policy
 
 SMOLLM2 = Path(__file__).parents[2] / "models" / "recipes" / "smollm2-135m.toml"
 GOOD = """
@@ -47,6 +49,34 @@ def test_the_default_recipe():
     assert recipe.draft == DraftRecipe(from_layers=6)
     assert recipe.folder == SMOLLM2.parent
     assert recipe.context_for(8192) == 2048
+
+
+def test_a_schedule_becomes_the_policy_of_the_bundle():
+    assert parse(GOOD).schedule is None
+    recipe = parse(
+        GOOD + '[schedule]\ndefault = "heuristic"\nmodel = [0.7, 0.6]\nngram = {2 = 0.2, 3 = 0.4, 4 = 0.6}\n'
+    )
+    assert recipe.schedule is not None and recipe.schedule.default == "heuristic"
+    assert (recipe.schedule.model, recipe.schedule.ngram) == ((0.7, 0.6), {2: 0.2, 3: 0.4, 4: 0.6})
+    assert recipe.schedule.strength == DEFAULT.strength
+    assert read_policy(json.dumps(recipe.schedule.json())) == recipe.schedule
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        ('default = "best"', "recipe: schedule.default"),
+        ("model = [1.5]", "recipe: schedule.model[0]"),
+        ("ngram = {2 = 0.5}", "recipe: schedule.ngram"),
+        ("strength = true", "recipe: schedule.strength"),
+        ("confidence = [[-1, 0.5], [-2, 0.6]]", "recipe: schedule.confidence[1]"),
+        ("alpha = 1", "recipe"),
+    ],
+)
+def test_a_wrong_schedule_is_refused(line, where):
+    with pytest.raises(ArtifactError) as caught:
+        parse(GOOD + f"[schedule]\n{line}\n")
+    assert caught.value.where == where
 
 
 def test_context():

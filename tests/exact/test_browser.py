@@ -14,6 +14,7 @@ from specdec_tools.serve import running_site
 pytestmark = pytest.mark.browser
 MAX_TOKENS = 24
 CASES = [("model", 1, 1), ("model", 3, 1), ("ngram", 2, 1), ("chain", 7, 2), ("model", 3, 2), ("model", 3, 4)]
+SCHEDULES = {"break_even": 4, "heuristic": 2, "confidence": 1}  # with so many rounds
 OPTIONS = {
     "wasm": BrowserOptions("wasm", threads=1),
     "wasm, 3 threads": BrowserOptions("wasm", threads=3),
@@ -33,6 +34,10 @@ async def _all_runs(bundle: Path, seed: int, backend: str) -> dict[str, dict]:
             for drafter, k, rounds in [("off", 0, 1), *CASES]:
                 request = {"prompt_ids": prompt, "max_tokens": MAX_TOKENS, "drafter": drafter, "k": k}
                 results[f"{drafter}-{k}-{rounds}"] = await page.generate(request | {"rounds": rounds})
+            for schedule, rounds in SCHEDULES.items():
+                request = {"prompt_ids": prompt, "max_tokens": MAX_TOKENS, "drafter": "chain", "k": 7}
+                request |= {"schedule": schedule, "rounds": rounds}
+                results[schedule] = await page.generate(request)
             request = {
                 "prompt_ids": prompt,
                 "max_tokens": MAX_TOKENS,
@@ -58,6 +63,9 @@ def test_ids_and_scores(tiny_bundle, browser_seed: int, backend: str) -> None:
         assert result["token_ids"] == plain["token_ids"], (drafter, k, rounds)
         assert result["speculation"]["rounds"] == rounds
         check_books(result, k)
+    for schedule in SCHEDULES:
+        assert results[schedule]["token_ids"] == plain["token_ids"], schedule
+        check_books(results[schedule], 7)
     steps = results["steps-4"]
     assert steps["token_ids"] == plain["token_ids"], "several plain steps in one submit"
     assert steps["speculation"]["num_cycles"] < plain["speculation"]["num_cycles"]

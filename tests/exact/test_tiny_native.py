@@ -13,8 +13,17 @@ from specdec_compiler.build import build_bundle
 from specdec_compiler.tiny import make_tiny
 from specdec_runtime.decode.effects import Readback, Submit
 from specdec_runtime.decode.programs import Programs
+from specdec_runtime.schedule.confidence import Confidence
+from specdec_runtime.schedule.costs import Costs
+from specdec_runtime.schedule.policy import Policy
+from specdec_runtime.schedule.registry import make_schedule
 
 MAX_TOKENS = 40
+COSTS = (
+    Costs(1.0, {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0}, 0.01, 0.01, 1.0),
+    Costs(1.0, {1: 1.05, 2: 1.15, 4: 1.26, 8: 1.3}, 0.1, 0.25, 3.0),
+    Costs(0.1, {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0}, 0.3, 2.0, 30.0),
+)
 
 
 def test_ids_equal_plain(tiny_bundle, tiny_seed: int) -> None:
@@ -38,6 +47,25 @@ def test_ids_equal_plain(tiny_bundle, tiny_seed: int) -> None:
         result = native.run(prompt, MAX_TOKENS, steps=steps)
         assert result["token_ids"] == plain["token_ids"], steps
         check_books(result, 0)
+
+
+def test_ids_do_not_depend_on_the_schedule(tiny_bundle, tiny_seed: int) -> None:
+    """Where speculation pays always, sometimes and never."""
+    vocab = vocab_for(tiny_seed)
+    native = Native(tiny_bundle(tiny_seed, vocab))
+    prompt = random_prompt(tiny_seed, vocab)
+    plain = native.run(prompt, MAX_TOKENS)["token_ids"]
+    for name in ("heuristic", "break_even"):
+        for costs in COSTS:
+            for drafter in ("model", "chain"):
+                for rounds in (1, 4):
+                    schedule = make_schedule(name, costs, Policy(), 7)
+                    several = {"steps": 4, "rounds": rounds}
+                    result = native.run(prompt, MAX_TOKENS, drafter, 7, schedule=schedule, **several)
+                    assert result["token_ids"] == plain, (name, costs, drafter, rounds)
+                    check_books(result, 7)
+    confident = native.run(prompt, MAX_TOKENS, "model", 7, schedule=Confidence(Policy(), 7))
+    assert confident["token_ids"] == plain, "confidence"
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4, 8])

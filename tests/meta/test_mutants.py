@@ -6,9 +6,11 @@ the mutated rule's only guard inside the core: the suite must notice by the answ
 
 import pytest
 from exactness_suite import run_suite
+from schedule_suite import run_schedule_suite
 from specdec_runtime.backends.scripted import ScriptedBackend
 from specdec_runtime.decode import commit, prefill, round
 from specdec_runtime.decode.cache import ModelCache
+from specdec_runtime.decode.choice import Choice
 from specdec_runtime.decode.commit import Limits, commit_token
 from specdec_runtime.decode.effects import Submit
 from specdec_runtime.decode.interfaces import Outcome
@@ -19,6 +21,12 @@ from specdec_runtime.decode.state import Generation
 from specdec_runtime.decode.verify import Verdict, accept_greedy
 from specdec_runtime.drafters.draft_model import ModelDrafter
 from specdec_runtime.faults import SpecdecError
+from specdec_runtime.schedule import survival
+from specdec_runtime.schedule.allowance import Allowance
+from specdec_runtime.schedule.break_even import Action, BreakEven
+from specdec_runtime.schedule.confidence import Confidence
+from specdec_runtime.schedule.costs import LiveCosts
+from specdec_runtime.schedule.survival import Belief
 
 MUTANTS = {}
 
@@ -629,6 +637,136 @@ def drafting_where_rows_differ(patch):
 @mutant
 def prompt_through_a_prefill_that_disagrees(patch):
     patch.setattr(Programs, "feeding", lambda self, model: (f"{model.role}.prefill", model.prefill_width))
+
+
+@mutant
+def outcomes_told_of_the_wrong_source(patch):
+    """The schedule hears of the model's rounds as if lookup had made them."""
+    tell = Generation.tell
+
+    def swapped(self, choice, proposal, outcome):
+        observe = self.schedule.observe
+        if proposal is not None and proposal.source.name == "model":
+            self.schedule.observe = lambda done: observe(
+                done._replace(choice=done.choice._replace(source="ngram")) if done.rounds else done
+            )
+        tell(self, choice, proposal, outcome)
+        self.schedule.observe = observe
+
+    patch.setattr(Generation, "tell", swapped)
+
+
+@mutant
+def schedule_not_heeded(patch):
+    """Exact, but k and source are not the schedule's."""
+    choose = Generation.choose
+    patch.setattr(Generation, "choose", lambda self: choose(self)._replace(source=None, steps=1))
+
+
+@mutant
+def chosen_plain_steps_past_the_end(patch):
+    """The schedule's number of plain steps is taken as it is."""
+    patch.setattr(BreakEven, "_plain", lambda self, view: Action(Choice(steps=4), 4, 1.0))
+    patch.setattr(Generation, "plain_steps", lambda self: 1 if self.must_be_plain else self._steps)
+
+
+SCHEDULE_MUTANTS = {}
+
+
+def schedule_mutant(function):
+    SCHEDULE_MUTANTS[function.__name__] = function
+    return function
+
+
+@schedule_mutant
+def drawn_token_dropped_for_its_own_confidence(patch):
+    """Legal for ids in greedy mode, biased in others (F10): the unsure token is thrown away instead of verified."""
+    honest = ModelDrafter.propose_stepwise
+
+    def picky(self, sequence, budget, decider):
+        proposal = yield from honest(self, sequence, budget, decider)
+        if proposal and proposal.num_drafted > 1 and proposal.num_drafted < budget:
+            ids = proposal.ids[:-1]
+            proposal = proposal._replace(ids=ids, num_drafted=len(ids))
+        return proposal
+
+    patch.setattr(ModelDrafter, "propose_stepwise", picky)
+
+
+@schedule_mutant
+def confidence_of_the_token_before(patch):
+    """Stops one token late: survival without the last token's own part."""
+    goes_on = Confidence.goes_on
+    patch.setattr(Confidence, "goes_on", lambda self, confidences: goes_on(self, confidences[:-1]))
+
+
+@schedule_mutant
+def no_budget_of_losses(patch):
+    patch.setattr(Allowance, "allows", lambda self, worst_loss: True)
+
+
+@schedule_mutant
+def losses_never_counted(patch):
+    patch.setattr(Allowance, "settle", lambda self, num_tokens, plain_tokens: None)
+
+
+@schedule_mutant
+def beliefs_that_never_forget(patch):
+    patch.setattr(survival, "HAZARD", 0.0)
+
+
+@schedule_mutant
+def belief_deaf_to_rejections(patch):
+    saw = Belief.saw
+    patch.setattr(Belief, "saw", lambda self, accepted, evaluated, n: saw(self, accepted, accepted, n))
+
+
+@schedule_mutant
+def sources_share_a_record(patch):
+    patch.setattr(BreakEven, "_of", lambda self, kind, length: self._sources["model", 0])
+
+
+@schedule_mutant
+def rounds_pinned_to_one(patch):
+    patch.setattr(BreakEven, "_rounds", lambda self, most, kind: [1])
+
+
+@schedule_mutant
+def first_round_alone_is_told(patch):
+    tell = Generation.tell
+    patch.setattr(
+        Generation,
+        "tell",
+        lambda self, choice, proposal, outcomes: tell(self, choice, proposal, outcomes[:1]),
+    )
+
+
+@schedule_mutant
+def going_on_costs_nothing(patch):
+    """The device's acceptance between two rounds is left out of the costs."""
+    time = LiveCosts.time
+
+    def without(self, choice, lag=0):
+        return time(self, choice, lag) - max(0, choice.rounds - 1) * self.costs.accept
+
+    patch.setattr(LiveCosts, "time", without)
+
+
+@schedule_mutant
+def never_tried_again(patch):
+    patch.setattr(BreakEven, "_try", lambda self, view, plain: None)
+
+
+def test_the_schedules_pass_unchanged():
+    run_schedule_suite()
+
+
+@pytest.mark.parametrize("name", SCHEDULE_MUTANTS)
+def test_schedule_mutant_is_killed(name, monkeypatch):
+    SCHEDULE_MUTANTS[name](monkeypatch)
+    with pytest.raises(AssertionError) as caught:
+        run_schedule_suite()
+    print(f"{name}: {str(caught.value).splitlines()[0]}")
 
 
 def test_the_suite_passes_unchanged():

@@ -5,17 +5,27 @@ model function alone, never by the code under test. Invariant: deterministic, a 
 bounded even when a mutant never ends.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import product
 
 from plan_factory import load_made
-from simulate import Run, generate, mostly, passes, plain_ids, recount, seeded
+from simulate import Pass, Run, generate, mostly, passes, plain_ids, recount, seeded
 from specdec_runtime.backends.scripted import Script, ScriptedBackend
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.plan import Plan
+from specdec_runtime.schedule.costs import Costs
+from specdec_runtime.schedule.policy import Policy
+from specdec_runtime.schedule.registry import make_schedule
 
 VOCAB = 13
 MAX_SUBMITS = 400
+COSTS = {
+    "gpu": Costs(1.0, {1: 1.05, 2: 1.15, 4: 1.26, 8: 1.3}, 0.1, 0.25, 3.0),
+    "free": Costs(1.0, {1: 1.0, 2: 1.0, 4: 1.0, 8: 1.0}, 0.01, 0.01, 3.0),
+    "far": Costs(12.0, {1: 1.05, 2: 1.15, 4: 1.26, 8: 1.3}, 0.1, 0.25, 3.0),  # a submit costs much
+    "linear": Costs(0.1, {1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0}, 0.3, 2.0, 30.0),
+}
 
 
 class BoundedBackend(ScriptedBackend):
@@ -45,6 +55,8 @@ class Case:
     not_finite_calls: tuple[tuple[int, int], ...] = ()
     programs: Programs = ANY
     rounds: int = 1
+    schedule: str = "fixed"
+    costs: str = "gpu"  # a key of COSTS
 
 
 def models(case: Case):
@@ -79,6 +91,7 @@ def run_case(case: Case) -> Run:
         steps=case.steps,
         programs=case.programs,
         rounds=case.rounds,
+        schedule=make_schedule(case.schedule, COSTS[case.costs], Policy(), case.k),
     )
 
 
@@ -111,7 +124,8 @@ def check_books(case: Case, run: Run) -> None:
     barred = drafts and case.programs.verify == "plain"
     assert speculation["fallbacks"] == ({"rows_differ": 1} if barred else {})
     k = 0 if barred else case.k
-    steps = 1 if drafts and not barred else case.steps
+    free = case.schedule != "fixed" and drafts and not barred  # to draft less than asked, or not at all
+    steps = 1 if drafts and not barred and case.schedule != "break_even" else case.steps
     assert speculation["plain_steps"] == steps
     assert speculation["rounds"] == (case.rounds if drafts and not barred else 1)
     check_programs(case, run)
@@ -123,19 +137,24 @@ def check_books(case: Case, run: Run) -> None:
         assert one.start == committed - 1, "row 0 is the last committed token"
         if one.number == 0:
             assert one.rows - 1 <= min(k, max_len - committed - 1), "no draft that could not be committed"
-        if case.drafter == "model" and one.number == 0:
-            assert one.rows - 1 == min(k, max_len - committed - 1), "a draft model uses its whole budget"
             fitting = rounds_fitting(case, one.rows, committed, max_len)
-            assert one.rounds == fitting, "as many rounds as asked, none too many"
-        assert one.steps == min(steps, max_len - committed), "as many plain steps as asked, none too many"
+            assert one.rounds <= fitting, "no more rounds than asked, none that cannot be needed"
+        if case.drafter == "model" and one.number == 0 and not free:
+            assert one.rows - 1 == min(k, max_len - committed - 1), "a draft model uses its whole budget"
+            assert one.rounds == fitting, "as many rounds as asked"
+        if free:
+            assert one.steps <= min(steps, max_len - committed), "no step past the end"
+        else:
+            assert one.steps == min(steps, max_len - committed), "as many plain steps as asked, none too many"
         last = number == len(run.emits) - 1
         gained = emit.num_accepted + one.steps
         assert last or len(emit.ids) == gained, "a cycle commits its drafts and one token more, or its steps"
         committed += len(emit.ids)
     if case.drafter == "model" and case.quality == 100 and k:
         assert speculation["num_accepted"] == speculation["num_evaluated"], "the target agrees with itself"
+    check_choices(case, run)
     prefills = [batch for batch in run.backend.submits if batch.kind == "draft"]
-    if case.drafter == "model" and k:
+    if case.drafter == "model" and k and not free:
         assert len(prefills) <= -(-case.prompt_len // 4), "the draft model reads the prompt once"
 
 
@@ -150,6 +169,31 @@ def rounds_fitting(case: Case, rows: int, committed: int, max_len: int) -> int:
     ):
         rounds += 1
     return rounds
+
+
+def check_choices(case: Case, run: Run) -> None:
+    """What the run says it chose is what was submitted."""
+    told = run.result["speculation"]["schedule"]
+    assert told["name"] == case.schedule
+    submitted = Counter(label_of(one) for one in passes(run) if one.number == 0)
+    assert told["choices"] == submitted, f"{case}: {told['choices']} is not {submitted}"
+    if case.schedule == "break_even":
+        untouched = make_schedule(case.schedule, COSTS[case.costs], Policy(), case.k).report()["acceptance"]
+        for source in ("model", "ngram"):
+            moved = any(
+                told["acceptance"][key] != prior for key, prior in untouched.items() if key.startswith(source)
+            )
+            assert not moved or any(label.startswith(source) for label in told["choices"]), (
+                f"{source} never drafted"
+            )
+
+
+def label_of(one: Pass) -> str:
+    """Of the submit that this round is the first of; where the device made the drafts, they are the model's."""
+    if not one.drafts:
+        return f"plain {one.steps}"
+    several = f" ({one.rounds} rounds)" if one.rounds > 1 else ""
+    return f"{'model' if one.on_device else 'ngram'} {len(one.drafts)}{several}"
 
 
 def check_programs(case: Case, run: Run) -> None:
@@ -193,7 +237,27 @@ def suite() -> list[Case]:
     for submit in range(2, 7):
         for row in range(3):
             cases.append(replace(base, quality=80, not_finite=((submit, "target.verify_8", row),)))
-    return cases + steps_suite(answer) + programs_suite() + rounds_suite(answer)
+    several = rounds_suite(answer) + schedule_suite(answer)
+    return cases + steps_suite(answer) + programs_suite() + several
+
+
+def schedule_suite(answer: list[int]) -> list[Case]:
+    """Schedules that move k and rounds, where speculation pays always, sometimes and never: ends, repetition, bad rows."""
+    cases = []
+    for schedule, costs, drafter, quality, rounds in product(
+        ("heuristic", "break_even"), COSTS, ("ngram", "model", "chain"), (0, 60, 100), (1, 4)
+    ):
+        if drafter == "ngram" and rounds > 1:
+            continue
+        base = Case(5, drafter, 7, quality=quality, steps=4, schedule=schedule, costs=costs, rounds=rounds)
+        cases += [
+            replace(base, memory=2, max_tokens=38),
+            replace(base, k=4, eos_ids=(answer[9],)),
+            replace(base, page_size=2, max_context=24, prompt_len=17, max_tokens=30),
+            replace(base, not_finite=((3, "target.verify_8", 1),), not_finite_calls=((4, 2), (5, 1))),
+            replace(base, max_tokens=30, not_finite_calls=((5, 9), (6, 14))),
+        ]
+    return cases
 
 
 def steps_suite(answer: list[int]) -> list[Case]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from specdec_runtime import drive
 from specdec_runtime.backends.scripted import Script, ScriptedBackend
+from specdec_runtime.decode.choice import Schedule
 from specdec_runtime.decode.effects import Emit
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
@@ -85,6 +86,7 @@ def generate(
     steps: int = 1,
     programs: Programs = ANY,
     rounds: int = 1,
+    schedule: Schedule | None = None,
 ) -> Run:
     """One request on a fresh backend (or a used one); cancel_at counts this request's submits."""
     backend = backend or ScriptedBackend(plan, target, draft, script)
@@ -94,7 +96,7 @@ def generate(
         return cancel_at is not None and len(backend.submits) - first >= cancel_at
 
     request = Request(prompt, max_tokens, k, eos_ids, steps, rounds)
-    effects = decode(plan, request, make_drafter(drafter, plan), programs)
+    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule)
     result = drive.run(
         effects,
         backend,
@@ -114,6 +116,7 @@ class Pass:
     steps: int = 1  # passes of one row, each fed by the one before
     number: int = 0  # of the round in its submit
     rounds: int = 1  # of that submit
+    on_device: bool = False  # the drafts were made there
 
 
 def passes(run: Run) -> list[Pass]:
@@ -153,7 +156,7 @@ def rounds_of(batch, readback, start: int, rows: int) -> list[Pass]:
     for number in range(num_rounds):
         drafts = drafted[2 * number * rows :: 2][: rows - 1]
         assert rows == len(drafts) + 1, "k drafts are verified over k + 1 rows"
-        found.append(Pass(start, rows, drafts, 1, number, num_rounds))
+        found.append(Pass(start, rows, drafts, 1, number, num_rounds, on_device=True))
         said = out[2 * number * rows :: 2][:rows]
         agreed = [draft == token for draft, token in zip(drafts, said, strict=False)]
         start += [*agreed, False].index(False) + 1

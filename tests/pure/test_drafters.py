@@ -34,6 +34,12 @@ class Scripted:
     def begin(self, sequence):
         self.heard.clear()
 
+    def offers(self, sequence):
+        return []
+
+    def part(self, source):
+        return self
+
     def propose(self, sequence, budget, rounds=1):
         self.asked += 1
         ids = self.proposals.pop(0) if self.proposals else []

@@ -1,7 +1,7 @@
 """Greedy promise: with any drafter and any k, the committed ids are the target's own."""
 
 import pytest
-from exactness_suite import VOCAB, Case, check_case, suite
+from exactness_suite import COSTS, VOCAB, Case, check_case, suite
 from hypothesis import given
 from hypothesis import strategies as st
 from specdec_runtime.decode import pages
@@ -61,6 +61,8 @@ def test_the_suite_reaches_what_it_is_for():
         programs=st.builds(Programs, st.sampled_from(VERIFY), st.booleans()),
         rounds=st.integers(1, MAX_ROUNDS),
         not_finite_calls=st.sets(st.tuples(st.integers(0, 9), st.integers(0, 35)), max_size=2).map(tuple),
+        schedule=st.sampled_from(["fixed", "heuristic", "break_even"]),
+        costs=st.sampled_from(list(COSTS)),
     ),
     shuffle=st.randoms(use_true_random=False),
 )

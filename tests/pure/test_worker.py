@@ -25,6 +25,7 @@ REQUEST = {
     "k": 4,
     "plain_steps": 1,
     "rounds": 1,
+    "schedule": "fixed",
 }
 
 
@@ -160,7 +161,15 @@ def test_send_without_a_run():
 
 def test_ready():
     ready = json.loads(Engine(PLAN_JSON).ready())
-    assert ready == {"type": "ready", "name": "tiny", "drafters": ["off", "model", "ngram", "chain"]}
+    costs = ready.pop("costs")
+    assert costs["how"] == "assumed" and set(costs["verify"]) == {"1", "2", "4", "8"}
+    assert ready == {
+        "type": "ready",
+        "name": "tiny",
+        "drafters": ["off", "model", "ngram", "chain"],
+        "schedules": ["fixed", "heuristic", "confidence", "break_even"],
+        "schedule": "break_even",
+    }
 
 
 def test_a_bad_plan_is_reported_by_every_call():

@@ -72,11 +72,31 @@ def test_result_has_every_field(rig: BrowserRig, session: PageSession) -> None:
     }  # fmt: skip
     assert set(result["speculation"]) == {
         "mode", "drafter", "num_cycles", "num_drafted", "num_accepted", "num_evaluated", "num_target_passes",
-        "num_draft_passes", "fallbacks", "plain_steps", "rounds",
+        "num_draft_passes", "fallbacks", "plain_steps", "rounds", "schedule",
     }  # fmt: skip
     of_cpu = {"threads", "threads_reason"} if session.options.backend == "wasm" else set()
     assert set(result["device"]) == {"backend", "adapter", "self_test", *of_cpu}
     assert set(result["device"]["self_test"]) == {"verdict", "passes", "ms", "mismatches"}
+
+
+def test_schedules(rig: BrowserRig, fake_bundle: Path) -> None:
+    """Exact under every schedule; what passes cost was measured at load, but on a software adapter assumed."""
+    for backend in BACKENDS:
+        session = rig.page(rig.site(fake_bundle).url, backend)
+        loaded = rig.do(session.load("/bundle/", costs=True))
+        assert (
+            loaded["schedules"] == ["fixed", "heuristic", "break_even"] and loaded["schedule"] == "break_even"
+        )
+        costs = loaded["costs"]
+        assert (costs["how"] == "assumed") == (backend == "webgpu"), costs
+        assert all(ms > 0 for ms in [costs["sync"], costs["draft_step"], *costs["verify"].values()])
+        for schedule, drafter in (("auto", "chain"), ("break_even", "model"), ("heuristic", "chain")):
+            request = {"schedule": schedule, "drafter": drafter, "k": 7, "max_tokens": 90}
+            result = _generate(rig, session, **request)
+            assert result["token_ids"] == fake_greedy(PROMPT_IDS, 90)
+            told = result["speculation"]["schedule"]
+            assert told["name"] == ("break_even" if schedule == "auto" else schedule)
+            assert sum(told["choices"].values()) == result["speculation"]["num_cycles"]
 
 
 def test_characters_are_never_cut(rig: BrowserRig, session: PageSession) -> None:
@@ -145,6 +165,8 @@ def test_requests_that_cannot_be_served(rig: BrowserRig, session: PageSession) -
         {"k": 8},
         {"max_tokens": -1},
         {"drafter": "oracle"},
+        {"schedule": "oracle"},
+        {"schedule": "confidence"},  # this draft does not measure it
     ]:
         with pytest.raises(RequestError):
             _generate(rig, session, **request)

@@ -49,7 +49,7 @@ def test_native_json(native: None, capsys: pytest.CaptureFixture[str], fake_bund
 
 def test_plain_steps(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path) -> None:
     """The number asked for is kept where nothing drafts, and refused where it cannot be."""
-    args = [str(fake_bundle), "--prompt-ids", IDS, "--max-tokens", "30"]
+    args = [str(fake_bundle), "--prompt-ids", IDS, "--max-tokens", "30", "--schedule", "fixed"]
     for drafter, asked, steps, cycles in (("off", "4", 4, 8), ("off", "1", 1, 30), ("model", "4", 1, None)):
         code, result = _json(capsys, *args, "--drafter", drafter, "--plain-steps", asked)
         assert code == 0 and result["token_ids"] == fake_greedy(PROMPT_IDS, 30)
@@ -65,12 +65,33 @@ def test_rounds(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: P
     """The number asked for is kept where something drafts; the answer is the same."""
     args = [str(fake_bundle), "--prompt-ids", IDS, "--max-tokens", "30", "--k", "3"]
     for drafter, rounds in (("off", 1), ("model", 3), ("chain", 3)):
-        code, result = _json(capsys, *args, "--drafter", drafter, "--rounds", "3")
-        assert code == 0 and result["token_ids"] == fake_greedy(PROMPT_IDS, 30)
-        assert result["speculation"]["rounds"] == rounds
+        for schedule in ("fixed", "break_even"):
+            code, result = _json(capsys, *args, "--drafter", drafter, "--rounds", "3", "--schedule", schedule)
+            assert code == 0 and result["token_ids"] == fake_greedy(PROMPT_IDS, 30)
+            assert result["speculation"]["rounds"] == rounds
+            choices = result["speculation"]["schedule"]["choices"]
+            assert schedule != "fixed" or drafter != "model" or choices["model 3 (3 rounds)"] >= 2, choices
     for bad in ("0", "5", "-1"):
         code, answer = _json(capsys, *args, f"--rounds={bad}")
         assert (code, answer["error"]["where"]) == (2, "rounds")
+
+
+def test_schedules(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path) -> None:
+    """Without one the bundle's; `fixed` alone pins k."""
+    args = [str(fake_bundle), "--prompt-ids", IDS, "--max-tokens", "60", "--drafter", "model"]
+    for given, name in (
+        ((), "break_even"),
+        (("--schedule", "heuristic"), "heuristic"),
+        (("--schedule", "confidence"), "confidence"),
+        (("--schedule", "fixed"), "fixed"),
+    ):
+        code, result = _json(capsys, *args, *given)
+        told = result["speculation"]["schedule"]
+        assert code == 0 and result["token_ids"] == fake_greedy(PROMPT_IDS, 60) and told["name"] == name
+    assert (
+        set(told["choices"]) <= {"model 4", "model 3", "model 2", "model 1", "plain 1"}
+        and told["choices"]["model 4"] > 5
+    )
 
 
 def test_native_streams_text_and_says_the_counts(
@@ -119,6 +140,7 @@ def test_exit_codes_by_family(
         "--prompt x --prompt-ids 1",
         "--prompt x --k two",
         "--prompt x --drafter best",
+        "--prompt x --schedule best",
         "--prompt-ids 1,x",
         "--prompt-ids 1_0",
         "--prompt-ids +1",

@@ -35,13 +35,15 @@
  */
 
 /**
- * isAsync: submit gives a promise once the device has the work, so that the host may do its own meanwhile. settle: until the
+ * timing: what Readback.ms can tell: the time of each call, of the whole submit, or nothing worth measuring. isAsync: submit gives a promise once the device has the work, so that the host may do its own meanwhile. settle: until the
  * device has done all that it was given; the DeviceFault of a submit that was answered before it was done is thrown there, or
  * by the next submit.
  * @typedef {{
  *   info: {backend: string, adapter: string, self_test?: object, threads?: number, threads_reason?: string},
  *   plainSteps: number,
  *   rounds: number,
+ *   maxRounds: number,
+ *   timing: "calls" | "submits" | "none",
  *   weightSpace: (buffer: number, offset: number, bytes: number) => Uint8Array<ArrayBuffer>,
  *   weightsArrived: (buffer: number, offset: number, space: Uint8Array<ArrayBuffer>) => void,
  *   ready: (onProgress: (done: number, total: number) => void) => Promise<void>,

@@ -20,6 +20,7 @@ const ANSWER_MS = 60000;
 const SOFTWARE_ANSWER_MS = 600000; // a software adapter may need minutes for what a GPU does in milliseconds
 const PLAIN_STEPS = 4; // more gain little, and waste what follows the end of a short answer: docs/performance.md
 const ROUNDS = 2; // of the draft model in one submit
+const MAX_ROUNDS = 4; // where a schedule decides
 const MAX_PREPARED = 64; // kinds of submit; a request has some ten
 
 export class WebGpuExecutor {
@@ -35,8 +36,11 @@ export class WebGpuExecutor {
     this.answerMs = watched.adapter.software ? SOFTWARE_ANSWER_MS : ANSWER_MS;
     this.plainSteps = watched.adapter.software ? 1 : PLAIN_STEPS;
     this.rounds = watched.adapter.software ? 1 : ROUNDS;
+    this.maxRounds = watched.adapter.software ? 1 : MAX_ROUNDS;
     this.isAsync = true;
     this.timer = watched.hasTimestamps ? new CallTimer(this.device) : null;
+    /** @type {import("./types.js").Executor["timing"]} */
+    this.timing = watched.adapter.software ? "none" : this.timer ? "calls" : "submits";
     /** @type {GPUBuffer[]} */
     this.buffers = [];
     /** @type {Map<string, import("./pipelines.js").Dispatch[]>} */

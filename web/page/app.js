@@ -6,6 +6,8 @@ import { showLoaded, showProgress, showRate, showTiles } from "./view.js";
 
 /** @typedef {{role: string, content: string}} Message */
 
+const AUTO = "auto"; // the schedule that the bundle's policy names
+
 const client = new Client();
 const log = new Log();
 const query = new URLSearchParams(location.search);
@@ -47,11 +49,14 @@ async function load(url) {
   element("open").hidden = true;
   showProgress({ stage: "start" });
   try {
-    const loaded = await client.load(url, { ...loadOptions(), onProgress: showProgress });
+    const loaded = await client.load(url, { ...loadOptions(), costs: true, onProgress: showProgress });
     showLoaded(loaded);
     const hasDraft = loaded.model.roles.includes("draft");
     for (const option of element("drafter").querySelectorAll("option")) {
       option.disabled = !hasDraft && ["model", "chain"].includes(option.value);
+    }
+    for (const option of element("schedule").querySelectorAll("option")) {
+      option.disabled = ![AUTO, ...loaded.schedules].includes(option.value);
     }
     input("prompt").placeholder = loaded.model.has_template ? "Ask something" : "Write the beginning of a text";
   } catch (error) {
@@ -113,6 +118,12 @@ function showResult({ usage, speculation, timing_ms: ms }) {
   showRate(accepted, drafted);
 }
 
+/** @param {any} schedule @returns {string} what was tried, most often first */
+function scheduleText({ name, choices }) {
+  const counted = Object.entries(choices).sort(([, a], [, b]) => b - a);
+  return `${name.replace("_", "-")}: ${counted.map(([choice, count]) => `${choice} \u00d7${count}`).join(", ") || "nothing"}`;
+}
+
 /** @param {any} result @returns {string} */
 function summary({ usage, speculation, timing_ms: ms, finish_reason: reason }) {
   const speed = ms.decode > 0 ? (1000 * usage.completion_tokens) / ms.decode : 0;
@@ -121,6 +132,7 @@ function summary({ usage, speculation, timing_ms: ms, finish_reason: reason }) {
     `${speculation.num_accepted} of ${speculation.num_drafted} drafts accepted`,
     `prompt of ${usage.prompt_tokens} read in ${duration(ms.prefill)}`,
   ];
+  if (speculation.drafter !== "off") parts.push(scheduleText(speculation.schedule));
   if (speculation.fallbacks.rows_differ) parts.push("no drafts: this GPU's rows differ");
   if (reason === "length") parts.push("cut at the longest answer");
   if (reason === "cancelled") parts.push("stopped");
@@ -133,6 +145,7 @@ function requestOf(said) {
     max_tokens: Number(input("max-tokens").value),
     drafter: input("drafter").value,
     k: Number(input("k").value),
+    schedule: input("schedule").value,
   };
   if (!client.loaded?.model.has_template) return { prompt: said, raw: true, ...settings };
   return { messages: [...history, { role: "user", content: said }], ...settings };

@@ -96,7 +96,7 @@ export class Client {
 
   /**
    * @param {string} bundleUrl the folder of a bundle
-   * @param {{backend?: string, timestamps?: boolean, selftest?: boolean | "full", threads?: number, dot?: "packed" | "f32", onProgress?: (progress: Fields) => void}} [options]
+   * @param {{backend?: string, timestamps?: boolean, selftest?: boolean | "full", threads?: number, costs?: boolean, dot?: "packed" | "f32", onProgress?: (progress: Fields) => void}} [options]
    * @returns {Promise<any>} device, load_ms, memory, ...
    */
   async load(bundleUrl, options = {}) {
@@ -122,7 +122,7 @@ export class Client {
   }
 
   /**
-   * @param {Fields} request prompt | prompt_ids | messages, raw, system, max_tokens, drafter, k, plain_steps, rounds
+   * @param {Fields} request prompt | prompt_ids | messages, raw, system, max_tokens, drafter, k, schedule, plain_steps, rounds
    * @param {(text: string, fields: Fields) => void} [onText] @param {(progress: Fields) => void} [onProgress]
    * @returns {Promise<any>} the whole result, as `specdec-run --json` prints it
    */

@@ -108,10 +108,17 @@ export function showLoaded(loaded) {
   const test = selfTestText(device.self_test);
   const unproven = model.draft_provenance === "unproven" ? "; draft of unknown origin" : "";
   const loadedIn = `loaded in ${duration(loaded.load_ms)}`;
-  const detail = `${device.backend}: ${device.adapter}${threads ?? ""}${why}, ${loadedIn}; ${test}${unproven}`;
+  const detail = `${device.backend}: ${device.adapter}${threads ?? ""}${why}, ${loadedIn}; ${test}${unproven}; ${costsText(loaded.costs)}`;
   badge.title = detail;
   show("device-detail", detail);
   showMemory(loaded.memory);
+}
+
+/** @param {any} costs @returns {string} ms of passes, as the schedules know them */
+function costsText({ sync, verify, draft_step: draft, how }) {
+  const rows = Object.entries(verify).map(([width, ms]) => `${width}: ${ms.toFixed(1)}`);
+  const step = draft === null ? "" : `, draft step ${draft.toFixed(2)}`;
+  return `costs ${how}, ms: submit ${sync.toFixed(1)}, rows ${rows.join(", ")}${step}`;
 }
 
 /** The tiles beside the chat; one that has no value yet shows a dash. @param {Record<string, string>} values */

@@ -22,6 +22,7 @@ import { BundleText } from "./text.js";
 /** @typedef {{path: string, buffer: number, offset: number, bytes: number}} Shard */
 
 const CONNECTIONS = 3;
+const POLICY = "policy.json"; // read by specdec_runtime/schedule/policy.py
 
 /** @param {Plan} plan @param {string} name @returns {PlanTarget | undefined} */
 const targetOf = (plan, name) => plan.targets.find((target) => target.name === name);
@@ -124,9 +125,9 @@ class Meter {
   }
 }
 
-/** @typedef {{backend?: string, timestamps?: boolean, threads?: number, selftest?: boolean | "full", dot?: "packed" | "f32"}} LoadOptions */
+/** @typedef {{backend?: string, timestamps?: boolean, threads?: number, selftest?: boolean | "full", costs?: boolean, dot?: "packed" | "f32"}} LoadOptions */
 /** @typedef {import("../executor/selftest.js").Programs} Programs */
-/** @typedef {{text: BundleText, executor: Executor, programs: Programs, report: Record<string, any>}} Loaded */
+/** @typedef {{text: BundleText, executor: Executor, programs: Programs, policyText: string, report: Record<string, any>}} Loaded */
 
 /**
  * The self-test of this device; its verdict goes into `info`. selftest: false is for benches, "full" for tests on software.
@@ -164,7 +165,8 @@ async function loadOn(bundle, plan, choice, options, onProgress) {
   const { name, license, compiler, draft_provenance: about } = bundle.manifest;
   onProgress({ stage: "plan", name, backend: choice.backend, reason, memory });
   const hasTemplate = plan.ids.chat_template !== null;
-  const small = ["tokenizer.json", target.module, ...(hasTemplate ? ["chat_template.jinja"] : [])];
+  const hasPolicy = bundle.files.has(POLICY);
+  const small = ["tokenizer.json", target.module, ...(hasPolicy ? [POLICY] : []), ...(hasTemplate ? ["chat_template.jinja"] : [])];
   const meter = new Meter(onProgress);
   meter.total = [...small, ...shards.map((shard) => shard.path)].reduce((sum, path) => sum + bundle.file(path).bytes, 0);
   const count = meter.add.bind(meter);
@@ -175,14 +177,15 @@ async function loadOn(bundle, plan, choice, options, onProgress) {
     const template = hasTemplate ? await bundle.text("chat_template.jinja", count) : null;
     return BundleText.load(tokenizer, template, plan.text);
   };
+  const loadPolicy = async () => (hasPolicy ? bundle.text(POLICY, count) : "");
   try {
     const compiled = executor.ready(meter.compiled.bind(meter));
-    const [text] = await Promise.all([loadText(), compiled, downloadWeights(bundle, executor, shards, count)]);
+    const [text, policyText] = await Promise.all([loadText(), loadPolicy(), compiled, downloadWeights(bundle, executor, shards, count)]);
     const programs = await selfTest(executor, plan, options.selftest, onProgress);
     const roles = plan.models.map(({ role }) => role);
     const model = { name, license, compiler, draft_provenance: about.status, has_template: hasTemplate, roles };
     const report = { device: executor.info, reason, memory, model, context: plan.models[0].max_context };
-    return { text, executor, programs, report };
+    return { text, executor, programs, policyText, report };
   } catch (error) {
     executor.close();
     throw error;

@@ -13,8 +13,8 @@ const WHEEL = new URL("../vendor/runtime/specdec_runtime.whl", import.meta.url).
 /**
  * @typedef {{
  *   start: (request: string) => string, send: (readback: string) => string, fail: (error: string) => string,
- *   cancel: () => void
- * }} Engine
+ *   cancel: () => void, probes: (split: boolean) => string, measured: (times: string) => string, state: Record<string, any>
+ * }} Engine state: what Engine.ready said
  */
 
 /** @returns {Promise<ArrayBuffer>} */
@@ -26,7 +26,7 @@ async function fetchWheel() {
   return response.arrayBuffer();
 }
 
-/** @returns {Promise<(planText: string, programs: string) => any>} the class `Engine` of specdec_runtime.worker */
+/** @returns {Promise<(planText: string, programs: string, policy: string) => any>} the class `Engine` of specdec_runtime.worker */
 async function boot() {
   const [{ loadPyodide }, wheel] = await Promise.all([vendored("pyodide/pyodide.mjs"), fetchWheel()]);
   const pyodide = await loadPyodide({ indexURL: PYODIDE });
@@ -53,13 +53,16 @@ export class PythonHost {
     this.booted.catch(() => {}); // heard by engine(); a page that is never asked to load stays quiet
   }
 
-  /** @param {string} planText @param {object} programs what the self-test left to use @returns {Promise<Engine>} */
-  async engine(planText, programs) {
+  /**
+   * @param {string} planText @param {object} programs what the self-test left to use @param {string} policyText "": the bundle has none
+   * @returns {Promise<Engine>}
+   */
+  async engine(planText, programs, policyText) {
     const Engine = await this.booted;
     for (const proxy of this.proxies.splice(0)) proxy.destroy(); // the engine of the bundle before
-    const made = call(() => Engine(planText, JSON.stringify(programs)), "Engine");
-    const { ready, start, send, fail, cancel } = made; // kept: each attribute access would make a new proxy
-    this.proxies.push(made, ready, start, send, fail, cancel);
+    const made = call(() => Engine(planText, JSON.stringify(programs), policyText), "Engine");
+    const { ready, start, send, fail, cancel, probes, measured } = made; // kept: each attribute access would make a new proxy
+    this.proxies.push(made, ready, start, send, fail, cancel, probes, measured);
     const state = JSON.parse(call(() => ready(), "Engine.ready"));
     if (state.type === "error") throw errorFromJson(state.error);
     return {
@@ -67,6 +70,9 @@ export class PythonHost {
       send: (readback) => call(() => send(readback), "Engine.send"),
       fail: (error) => call(() => fail(error), "Engine.fail"),
       cancel: () => call(() => cancel(), "Engine.cancel"),
+      probes: (split) => call(() => probes(split), "Engine.probes"),
+      measured: (times) => call(() => measured(times), "Engine.measured"),
+      state,
     };
   }
 }

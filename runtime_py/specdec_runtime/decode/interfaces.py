@@ -12,6 +12,7 @@ from collections.abc import Generator
 from collections.abc import Sequence as Ids
 from typing import Any, NamedTuple, Protocol
 
+from specdec_runtime.decode.choice import Offer, Stepwise
 from specdec_runtime.decode.effects import Read, Readback, Submit, Write
 from specdec_runtime.decode.sequence import Sequence
 
@@ -65,6 +66,14 @@ class Drafter(Protocol):
         """A new request; the sequence holds its prompt and will grow."""
         ...
 
+    def offers(self, sequence: Sequence) -> list[Offer]:
+        """What could be drafted now, by source; nothing is drawn, and no state that a proposal depends on changes."""
+        ...
+
+    def part(self, source: str) -> Drafter:
+        """The drafter of that source: this one, or one inside it."""
+        ...
+
     def propose(self, sequence: Sequence, budget: int, rounds: int = 1) -> Steps:
         """1 to `budget` drafts in each of 1 to `rounds` rounds, or None. May yield submits of its own first (kind "draft")."""
         ...
@@ -80,4 +89,12 @@ class Drafter(Protocol):
 
     def observe(self, outcome: Outcome) -> None:
         """One cycle is over, whoever proposed; those of one submit are told when all of them are committed."""
+        ...
+
+
+class StepwiseDrafter(Drafter, Protocol):
+    """One that can also stop between its steps: the draft model."""
+
+    def propose_stepwise(self, sequence: Sequence, budget: int, decider: Stepwise) -> Steps:
+        """As `propose`; each step is a submit of its own, and `decider` says whether another follows."""
         ...

@@ -13,7 +13,10 @@ judged and committed here, round by round. Where nothing ever drafts, a submit m
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import cast
 
+from specdec_runtime.decode.choice import ANY as ANY_DRAFTER
+from specdec_runtime.decode.choice import MODEL, Choice, Schedule, stepwise
 from specdec_runtime.decode.commit import commit_run
 from specdec_runtime.decode.effects import (
     Cancelled,
@@ -25,7 +28,7 @@ from specdec_runtime.decode.effects import (
     Readback,
     check_readback,
 )
-from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
+from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal, StepwiseDrafter
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
@@ -35,10 +38,12 @@ from specdec_runtime.faults import ContractError, DeviceFault
 from specdec_runtime.plan.schema import Plan
 
 
-def decode(plan: Plan, request: Request, drafter: Drafter, programs: Programs = ANY) -> Effects:
-    """Serve one request. A bad one is refused here, before the first effect."""
+def decode(
+    plan: Plan, request: Request, drafter: Drafter, programs: Programs = ANY, schedule: Schedule | None = None
+) -> Effects:
+    """Serve one request. A bad one is refused here, before the first effect. Without a schedule k is fixed."""
     check_request(plan, request)
-    return _decode(Generation(plan, request, drafter, programs))
+    return _decode(Generation(plan, request, drafter, programs, schedule))
 
 
 def _decode(run: Generation) -> Effects:
@@ -66,18 +71,19 @@ Judged = tuple[list[int], Verdict]  # one round: what was drafted, and how far t
 
 def _turn(run: Generation) -> Effects:
     """One submit with the target in it: the whole algorithm."""
-    steps = run.plain_steps()
-    if steps > 1:
-        judged = yield from _plain_steps(run, steps)
+    choice = run.choose()
+    proposal = None
+    if choice.source is None and choice.steps > 1:
+        judged = yield from _plain_steps(run, choice.steps)
+        outcomes = [outcome.as_plain() for outcome in _commit(run, judged)]
     else:
-        proposal = yield from _propose(run)
+        proposal = yield from _propose(run, choice)
         judged = yield from _verify(run, proposal)
-    outcomes = _commit(run, judged)
-    if steps > 1:
-        outcomes = [outcome.as_plain() for outcome in outcomes]
+        outcomes = _commit(run, judged)
     run.settle(outcomes)
     for outcome in outcomes:
         run.drafter.observe(outcome)
+    run.tell(choice, proposal, outcomes)
     for outcome in outcomes:
         if outcome.ids:
             yield Emit(outcome.ids, outcome.num_drafted, outcome.num_accepted)
@@ -94,16 +100,20 @@ def _commit(run: Generation, judged: list[Judged]) -> list[Outcome]:
     return outcomes
 
 
-def _propose(run: Generation) -> Generator[Effect, Readback, Proposal | None]:
-    budget = run.draft_budget()
-    if budget <= 0:
+def _propose(run: Generation, choice: Choice) -> Generator[Effect, Readback, Proposal | None]:
+    if choice.source is None:
         return None
-    rounds = run.draft_rounds(budget)
-    proposal = yield from run.drafter.propose(run.sequence, budget, rounds)
-    if proposal is None or (0 < proposal.num_drafted <= budget and 0 < proposal.rounds <= rounds):
+    drafter = run.drafter if choice.source == ANY_DRAFTER else run.drafter.part(choice.source)
+    decider = stepwise(run.schedule) if choice.source == MODEL else None
+    if decider:
+        proposal = yield from cast(StepwiseDrafter, drafter).propose_stepwise(run.sequence, choice.k, decider)
+        run.stepped(proposal.num_drafted if proposal else 0)
+    else:
+        proposal = yield from drafter.propose(run.sequence, choice.k, choice.rounds)
+    if proposal is None or (0 < proposal.num_drafted <= choice.k and 0 < proposal.rounds <= choice.rounds):
         return proposal
-    message = f"{proposal.source.name} proposed {proposal.num_drafted} drafts of {budget}"
-    raise ContractError(f"{message} in {proposal.rounds} rounds of {rounds}", "decode/round.py")
+    message = f"{proposal.source.name} proposed {proposal.num_drafted} drafts of {choice.k}"
+    raise ContractError(f"{message} in {proposal.rounds} rounds of {choice.rounds}", "decode/round.py")
 
 
 def _verify(run: Generation, proposal: Proposal | None) -> Generator[Effect, Readback, list[Judged]]:
@@ -119,6 +129,7 @@ def _verify(run: Generation, proposal: Proposal | None) -> Generator[Effect, Rea
         batch = run.verify_submit(None)
         readback = yield batch
     check_readback(batch, readback)
+    run.took(readback)
     num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
     judged = _judge(proposal, readback)
     if rounds > 1:
@@ -132,6 +143,7 @@ def _plain_steps(run: Generation, steps: int) -> Generator[Effect, Readback, lis
     batch = run.steps_submit(steps)
     readback = yield batch
     check_readback(batch, readback)
+    run.took(readback)
     run.passed(batch, steps)
     (out,) = readback.values
     drafted = out[0:-2:2]

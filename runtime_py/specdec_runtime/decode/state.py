@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from specdec_runtime.decode.cache import ModelCache
+from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, Fixed, Schedule, View
 from specdec_runtime.decode.commit import Limits
-from specdec_runtime.decode.effects import Submit
+from specdec_runtime.decode.effects import Readback, Submit
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
 from specdec_runtime.decode.programs import Programs
 from specdec_runtime.decode.request import Request
@@ -22,7 +23,14 @@ from specdec_runtime.plan.schema import Plan
 class Generation:
     """One request being served."""
 
-    def __init__(self, plan: Plan, request: Request, drafter: Drafter, programs: Programs) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        request: Request,
+        drafter: Drafter,
+        programs: Programs,
+        schedule: Schedule | None = None,
+    ) -> None:
         model = plan.target_model
         self.sequence = Sequence(request.prompt_ids)
         self.target = ModelCache(model, programs.feeding(model))
@@ -35,12 +43,58 @@ class Generation:
         self.must_be_plain = False  # the last row was not finite: the next cycle is its one plain retry
         self._programs = programs
         self._max_drafts = min(request.k, programs.max_rows(model) - 1)
-        never_drafts = drafter.idle or self._max_drafts == 0
-        self._steps = request.steps if never_drafts else 1
-        self._rounds = 1 if never_drafts else request.rounds
+        self.schedule = schedule or Fixed()
+        self._never_drafts = drafter.idle or self._max_drafts == 0
+        self._steps = request.steps if self._never_drafts or self.schedule.looks else 1
+        self._rounds = 1 if self._never_drafts else request.rounds
         barred = programs.verify == "plain" and request.k > 0 and not drafter.idle
         self._fallbacks = {"rows_differ": 1} if barred else {}
         self._counts = dict.fromkeys(_COUNTS, 0)
+        self._choices: dict[str, int] = {}
+        self._lag = 0  # of the draft's KV when the schedule looked
+        self._ms = 0.0
+
+    def choose(self) -> Choice:
+        """What the next submit tries: the schedule's word, where anything may be drafted at all."""
+        budget = self.draft_budget()
+        if self._never_drafts or budget <= 0:
+            return Choice(steps=self.plain_steps() if self._never_drafts else 1)
+        choice = self.schedule.choose(self._view(budget))
+        if choice.source is None:
+            return Choice(steps=max(1, min(choice.steps, self.plain_steps())))
+        k = max(1, min(choice.k, budget))
+        return choice._replace(k=k, rounds=max(1, min(choice.rounds, self.draft_rounds(k))))
+
+    def _view(self, budget: int) -> View:
+        view = View(self.limits.max_len - len(self.sequence), budget, self.plain_steps(), self._rounds)
+        if not self.schedule.looks:
+            return view
+        offers = {offer.source: offer for offer in self.drafter.offers(self.sequence)}
+        ngram, model = offers.get(NGRAM), offers.get(MODEL)
+        self._lag = model.lag if model else 0
+        return view._replace(
+            ngram_len=ngram.match_len if ngram else 0,
+            ngram_ids=min(budget, ngram.num_ids) if ngram else 0,
+            model_ready=model is not None,
+            model_lag=self._lag,
+            prompt_len=self.sequence.prompt_len,
+        )
+
+    def took(self, readback: Readback) -> None:
+        """The time of the submit that had the target in it."""
+        self._ms = sum(readback.ms)
+
+    def tell(self, choice: Choice, proposal: Proposal | None, outcomes: list[Outcome]) -> None:
+        """Count what was run, and let the schedule know: all rounds of the submit, and its time."""
+        rounds = tuple((one.num_accepted, one.num_evaluated) for one in outcomes if one.num_drafted)
+        if proposal is not None and rounds:
+            what = {"source": proposal.source.name, "k": proposal.num_drafted, "rounds": proposal.rounds}
+            choice = choice._replace(**what)
+        else:
+            choice = Choice(steps=choice.steps if choice.source is None else 1)
+        self._choices[choice.label] = self._choices.get(choice.label, 0) + 1
+        num_committed = sum(len(one.ids) for one in outcomes)
+        self.schedule.observe(Done(choice, num_committed, rounds, self._ms, self._lag))
 
     def draft_budget(self) -> int:
         """Drafts the next cycle may verify: it commits one token more than it accepts."""
@@ -56,7 +110,7 @@ class Generation:
         return max(1, min(self._rounds, needed, fitting))
 
     def plain_steps(self) -> int:
-        """Steps the next submit may hold: more than one only where nothing ever drafts."""
+        """Steps the next submit may hold: more than one only where nothing ever drafts, or a schedule says when."""
         return 1 if self.must_be_plain else min(self._steps, self.limits.max_len - len(self.sequence))
 
     def steps_submit(self, steps: int) -> Submit:
@@ -82,6 +136,10 @@ class Generation:
 
     def _program(self, num_rows: int) -> str:
         return f"target.verify_{self._programs.width(self.target.model, num_rows)}"
+
+    def stepped(self, num_steps: int) -> None:
+        """Draft steps that were submits of their own."""
+        self._counts["num_draft_passes"] += num_steps
 
     def passed(self, batch: Submit, num_rows: int) -> None:
         """That submit succeeded: the device has the committed ids and the KV of every row, of num_rows at most."""
@@ -123,6 +181,12 @@ class Generation:
                 "rounds": self._rounds,
                 **self._counts,
                 "fallbacks": {**self.drafter.fallbacks, **self._fallbacks},
+                "schedule": {
+                    "name": self.schedule.name,
+                    "version": self.schedule.version,
+                    "choices": dict(sorted(self._choices.items())),
+                    **self.schedule.report(),
+                },
             },
         }
 

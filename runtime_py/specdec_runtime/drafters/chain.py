@@ -1,4 +1,4 @@
-"""Several drafters in order: the first that proposes wins, chosen before anything is drawn.
+"""Several drafters in order: the first that proposes wins, or the one that a schedule names, before anything is drawn.
 
 Knows drafters by their interface only. Invariant: every drafter hears every outcome, also of rounds that
 another won.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Drafters
 from typing import Any
 
+from specdec_runtime.decode.choice import Offer
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Steps
 from specdec_runtime.decode.sequence import Sequence
 from specdec_runtime.faults import ContractError
@@ -31,6 +32,15 @@ class ChainDrafter:
     def begin(self, sequence: Sequence) -> None:
         for drafter in self._drafters:
             drafter.begin(sequence)
+
+    def offers(self, sequence: Sequence) -> list[Offer]:
+        return [offer for drafter in self._drafters for offer in drafter.offers(sequence)]
+
+    def part(self, source: str) -> Drafter:
+        for drafter in self._drafters:
+            if drafter.name == source:
+                return drafter
+        raise ContractError(f"no drafter of this chain is called {source!r}", "drafters/chain.py")
 
     def propose(self, sequence: Sequence, budget: int, rounds: int = 1) -> Steps:
         for drafter in self._drafters:

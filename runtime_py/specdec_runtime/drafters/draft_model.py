@@ -13,6 +13,7 @@ from collections.abc import Generator
 from typing import Any
 
 from specdec_runtime.decode.cache import ModelCache
+from specdec_runtime.decode.choice import MODEL, Offer, Stepwise
 from specdec_runtime.decode.effects import Read, Readback, Submit
 from specdec_runtime.decode.interfaces import Outcome, Proposal, Steps
 from specdec_runtime.decode.prefill import prefill_chunk
@@ -27,7 +28,7 @@ MAX_DOUBLINGS = 6
 class ModelDrafter:
     """Drafts with the plan's draft model."""
 
-    name = "model"
+    name = MODEL
     idle = False
 
     def __init__(self, model: Model) -> None:
@@ -43,15 +44,17 @@ class ModelDrafter:
         self._num_faults = 0
         self._rest = 0  # cycles to sit out
 
+    def offers(self, sequence: Sequence) -> list[Offer]:
+        ready = not self._rest and self._room(sequence) > 0
+        return [Offer(MODEL, 0, lag=len(sequence) - self._cache.cached_len)] if ready else []
+
+    def part(self, source: str) -> ModelDrafter:
+        return self
+
     def propose(self, sequence: Sequence, budget: int, rounds: int = 1) -> Steps:
-        if self._rest:
-            self._rest -= 1
-            return None
-        # The last draft is read off the step at position committed + num_drafted - 2.
-        room = self._model.max_context - len(sequence) + 1
+        room = self._room(sequence)
         num_drafted = min(budget, room)
-        if num_drafted <= 0:
-            self.fallbacks["draft_context"] = 1  # it stays so to the end: one reason, not one a cycle
+        if self._rest or num_drafted <= 0:
             return None
         try:
             yield from self._catch_up(sequence)
@@ -59,6 +62,26 @@ class ModelDrafter:
             self.failed("device_fault")
             return None
         return self._steps(len(sequence), num_drafted, min(rounds, (room + 1) // (num_drafted + 1)))
+
+    def propose_stepwise(self, sequence: Sequence, budget: int, decider: Stepwise) -> Steps:
+        """Up to `budget` drafts, each of a submit of its own; after each one `decider` says whether to draft another (F10)."""
+        num_drafted = min(budget, self._room(sequence))
+        if self._rest or num_drafted <= 0:
+            return None
+        ids: list[int] = []
+        confidences: list[tuple[float, float]] = []
+        try:
+            yield from self._catch_up(sequence)
+            while len(ids) < num_drafted and (not ids or decider.goes_on(confidences)):
+                found = yield from self._measured_step(sequence, len(ids))
+                if found is None:
+                    break
+                ids.append(found[0])
+                confidences.append(found[1:])
+        except DeviceFault:
+            self.failed("device_fault")
+            return None
+        return Proposal(self, len(ids), ids) if ids else None
 
     def drafted(self, values: list[list[Any]], number: int) -> list[int]:
         """The ids up to the first row that is of no use; what the steps after it made of it is of none either."""
@@ -69,18 +92,20 @@ class ModelDrafter:
         for token_id, is_finite in zip(out[::2], out[1::2], strict=True):
             if not is_finite or not 0 <= token_id < self._model.vocab_size:
                 self.failed("draft_not_finite" if not is_finite else "draft_bad_id")
+                self._rest += number  # the rounds before it are heard of too
                 break
             ids.append(token_id)
         return ids
 
     def failed(self, reason: str) -> None:
         self.fallbacks[reason] = self.fallbacks.get(reason, 0) + 1
-        self._rest = REST_CYCLES << min(self._num_faults, MAX_DOUBLINGS)
+        self._rest = 1 + (REST_CYCLES << min(self._num_faults, MAX_DOUBLINGS))  # this cycle, and then so many
         self._num_faults += 1
         self._num_appended = 0
         self._cache.rollback(0)
 
     def observe(self, outcome: Outcome) -> None:
+        self._rest = max(0, self._rest - 1)
         if self._num_appended:
             self._cache.landed(self._num_appended)
             self._num_appended = 0
@@ -91,6 +116,28 @@ class ModelDrafter:
         """Prefill until a step program can take what is left."""
         while len(sequence) - self._cache.cached_len not in self._model.widths:
             yield from prefill_chunk(sequence, self._cache, len(sequence) - 1, "draft")
+
+    def _room(self, sequence: Sequence) -> int:
+        """Drafts that the context holds: the last one is read off the step at position committed + num_drafted - 2."""
+        room = self._model.max_context - len(sequence) + 1
+        if room <= 0:
+            self.fallbacks["draft_context"] = 1  # it stays so to the end: one reason, not one a cycle
+        return room
+
+    def _measured_step(
+        self, sequence: Sequence, num_before: int
+    ) -> Generator[Submit, Readback, tuple[int, float, float] | None]:
+        """One draft and how sure the model is of it; None where its row is of no use."""
+        num_rows = len(sequence) + num_before - self._cache.cached_len
+        writes = sequence.token_writes(len(sequence)) + self._cache.feed(num_rows, 0, feedback=1)
+        row = 2 * (num_rows - 1), 2  # the last one, in both
+        reads: list[Read] = [("draft.out", *row), ("draft.stats", *row)]
+        readback = yield Submit("draft", writes, [f"draft.measure_{num_rows}"], reads)
+        sequence.landed(len(sequence))
+        self._cache.landed(num_rows)
+        self._drafted = 1, 1
+        ids, (logprob, entropy) = self.drafted(readback.values[:1], 0), readback.values[1]
+        return (ids[0], logprob, entropy) if ids else None
 
     def _steps(self, committed: int, num_drafted: int, rounds: int) -> Proposal:
         """One step over the tokens it lacks, then steps that each read the id the one before wrote.

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from specdec_runtime.decode.choice import NGRAM, Offer
 from specdec_runtime.decode.interfaces import Outcome, Proposal, Steps
 from specdec_runtime.decode.sequence import Sequence
+from specdec_runtime.plan.schema import MAX_ROWS
 
 MAX_LEN = 4
 MIN_LEN = 2  # one token alone matches nearly everywhere and is nearly always wrong
@@ -20,7 +22,7 @@ MIN_LEN = 2  # one token alone matches nearly everywhere and is nearly always wr
 class NgramDrafter:
     """Drafts from the prompt and the answer so far."""
 
-    name = "ngram"
+    name = NGRAM
     idle = False
 
     def __init__(self) -> None:
@@ -31,6 +33,13 @@ class NgramDrafter:
     def begin(self, sequence: Sequence) -> None:
         self._index = [{} for _ in range(MAX_LEN + 1)]  # by n-gram length: n-gram -> where its successor lies
         self._indexed = 0
+
+    def offers(self, sequence: Sequence) -> list[Offer]:
+        length, _ = self._match(sequence.ids)
+        return [Offer(NGRAM, MAX_ROWS - 1, match_len=length)] if length else []
+
+    def part(self, source: str) -> NgramDrafter:
+        return self
 
     def propose(self, sequence: Sequence, budget: int, rounds: int = 1) -> Steps:
         ids = self._lookup(sequence.ids, budget)
@@ -47,12 +56,17 @@ class NgramDrafter:
         pass
 
     def _lookup(self, ids: list[int], budget: int) -> list[int]:
+        length, start = self._match(ids)
+        return _copy(ids, start, budget) if length else []
+
+    def _match(self, ids: list[int]) -> tuple[int, int]:
+        """Length of the longest suffix seen before, and where its successor lies; (0, 0): none was."""
         self._catch_up(ids)
         for length in range(MAX_LEN, MIN_LEN - 1, -1):
             start = self._index[length].get(tuple(ids[-length:]))
             if start is not None:
-                return _copy(ids, start, budget)
-        return []
+                return length, start
+        return 0, 0
 
     def _catch_up(self, ids: list[int]) -> None:
         for end in range(self._indexed + 1, len(ids)):

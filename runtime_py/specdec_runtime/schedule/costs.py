@@ -1,0 +1,125 @@
+"""What passes cost on one device, in milliseconds: measured at load, refined by the times of submits while a request runs.
+
+Knows no clock: times come in. Formulas (F5): n plain steps cost S + n * tv(1), drafting k of them by the model
+S + R * (k * td + tv(k + 1)) for R rounds and R - 1 times ta (the device accepts a round and goes on), by lookup S + tv(k + 1); each
+chunk that brings the draft's KV up to date adds draft_read. A further round's first step has two rows, and costs what one does.
+Invariants: every cost is finite and above 0; a verify pass of some rows costs what the narrowest program that holds them does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specdec_runtime.decode.choice import MODEL, Choice
+from specdec_runtime.decode.programs import Programs
+from specdec_runtime.plan.schema import MAX_ROWS, Model
+
+PULL, PULL_ALL = (
+    0.2,
+    0.12,
+)  # how far one submit moves the costs of its parts, and all others with them, towards its time
+OUTLIER = 2.0  # a submit that took longer or shorter by this factor counts as this factor
+READ_WIDTH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Milliseconds on this device; `how` says how they were found."""
+
+    sync: float  # S: what a submit costs beyond its passes
+    verify: dict[int, float]  # by the width of the program
+    draft_step: float | None = None  # of one row or two; None: no draft model
+    draft_read: float | None = None  # a chunk of the draft's prefill, as it delays the submit after it
+    target_read: float = 0.0  # the same of the target's
+    outside: float = 0.0  # the part of S that Readback.ms does not contain: on a CPU all of it
+    accept: float = 0.0  # ta: between two rounds of a submit
+    how: str = "assumed"
+
+    def rows(self, num_rows: int) -> float:
+        """A verify pass of so many rows."""
+        return self.verify[min(width for width in self.verify if width >= num_rows)]
+
+    def through(self, programs: Programs, model: Model) -> Costs:
+        """The costs where a device's self-test leaves other programs for the rows."""
+        return replace(self, verify={rows: self.rows(programs.width(model, rows)) for rows in self.verify})
+
+    def json(self) -> dict[str, Any]:
+        verify = {str(width): round(ms, 4) for width, ms in self.verify.items()}
+        step, read = (None if ms is None else round(ms, 4) for ms in (self.draft_step, self.draft_read))
+        fields = {"sync": round(self.sync, 4), "verify": verify, "draft_step": step, "draft_read": read}
+        return {
+            **fields,
+            "target_read": round(self.target_read, 4),
+            "accept": round(self.accept, 4),
+            "outside": round(self.outside, 4),
+            "how": self.how,
+        }
+
+
+# a CPU's proportions: the careful guess
+ASSUMED = Costs(0.7, {rows: 2.5 + 4.5 * rows for rows in range(1, MAX_ROWS + 1)}, 1.5, 20.0, 100.0, 0.2)
+
+
+def assumed(model: Model, has_draft: bool) -> Costs:
+    """Where nothing was measured; the times of the run's own submits then pull them into place."""
+    costs = replace(ASSUMED, verify={width: ASSUMED.verify[width] for width in model.widths})
+    return costs if has_draft else replace(costs, draft_step=None, draft_read=None)
+
+
+class LiveCosts:
+    """The costs as they are now: each submit's time pulls the parts it was made of, in proportion, and the others less: most drifts
+    are the clock's, common to all."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.costs = costs
+        self._first = costs
+        self._scale = {
+            "sync": 1.0,
+            "draft_step": 1.0,
+            "draft_read": 1.0,
+            "accept": 1.0,
+            **dict.fromkeys(costs.verify, 1.0),
+        }
+
+    def time(self, choice: Choice, lag: int = 0) -> float:
+        """What the submit of a choice takes, and what must be read into the draft's KV before it."""
+        costs = self.costs
+        if choice.source is None:
+            return costs.sync + choice.steps * costs.rows(1)
+        verify = costs.rows(choice.k + 1)
+        if choice.source != MODEL:
+            return costs.sync + verify
+        a_round = choice.k * (costs.draft_step or 0.0) + verify
+        passes = choice.rounds * a_round + (choice.rounds - 1) * costs.accept
+        return costs.sync + passes + self.reading(lag)
+
+    def reading(self, lag: int) -> float:
+        """Chunks that end at multiples of the prefill's width, until two tokens or fewer are left."""
+        return -(-max(0, lag - 2) // READ_WIDTH) * (self.costs.draft_read or 0.0)
+
+    def ran(self, choice: Choice, ms: float, pull: float = PULL) -> None:
+        """A submit of this choice took so long."""
+        if not (math.isfinite(ms) and ms > 0):
+            return
+        expected = max(self.time(choice) - self._first.outside, 1e-6)
+        ratio = min(OUTLIER, max(1 / OUTLIER, ms / expected))
+        width = min(width for width in self.costs.verify if width >= choice.k + 1)
+        for part in self._scale:
+            self._scale[part] *= 1 + PULL_ALL * (ratio - 1)
+        for part in [width, "sync", *(["draft_step"] if choice.source == MODEL else [])]:
+            self._scale[part] *= 1 + (pull - PULL_ALL) * (ratio - 1)
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        first, scale = self._first, self._scale
+        step = None if first.draft_step is None else first.draft_step * scale["draft_step"]
+        verify = {width: ms * scale[width] for width, ms in first.verify.items()}
+        self.costs = replace(
+            first,
+            sync=first.outside + (first.sync - first.outside) * scale["sync"],
+            verify=verify,
+            draft_step=step,
+            accept=first.accept * scale["accept"],
+        )

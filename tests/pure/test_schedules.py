@@ -1,0 +1,290 @@
+"""Schedules: what they promise (schedule_suite.py), the costs they know, the readers, and what is refused."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import schedule_suite as suite
+from exactness_suite import COSTS, VOCAB
+from plan_factory import load_made
+from simulate import generate, mostly, plain_ids, seeded
+from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, View
+from specdec_runtime.decode.programs import Programs
+from specdec_runtime.faults import ArtifactError, ContractError, RequestError
+from specdec_runtime.schedule.allowance import FULL, HORIZON, RATE, SHARE
+from specdec_runtime.schedule.costs import LiveCosts
+from specdec_runtime.schedule.heuristic import Heuristic
+from specdec_runtime.schedule.measure import Times, costs_of, probes, times_from_json
+from specdec_runtime.schedule.policy import DEFAULT, SCHEDULES, Policy, policy_of, read_policy
+from specdec_runtime.schedule.registry import make_schedule, open_schedules
+from specdec_runtime.schedule.survival import LEVELS, Belief
+from specdec_tools.schedule_sim import (
+    MACHINES,
+    Machine,
+    flipping,
+    plain_ms,
+    report,
+    run,
+    simulate,
+    steady,
+    table,
+)
+
+PLAN = load_made(vocab_size=VOCAB, draft={})
+GPU = COSTS["gpu"]
+VIEW = View(200, 7, 4, 1, model_ready=True, model_lag=1)
+
+
+def test_losses_are_bounded():
+    assert FULL + RATE * HORIZON <= SHARE * HORIZON
+    suite.check_losses(range(10))
+
+
+def test_k_follows_the_acceptance():
+    suite.check_following()
+
+
+def test_break_even_is_near_the_oracle():
+    suite.check_regret(range(6))
+
+
+def test_sources_have_records_of_their_own():
+    suite.check_sources()
+
+
+def test_confidence_is_exact_and_verifies_whatever_it_drew():
+    suite.check_confidence()
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_costs_that_drift_are_followed(name):
+    """Costs that were measured twice too low or too high are put right by the times of the first submits."""
+    machine = MACHINES[name]
+    for factor in (0.5, 2.0):
+        verify = {rows: factor * ms for rows, ms in machine.costs.verify.items()}
+        wrong = replace(machine.costs, verify=verify, sync=factor * machine.costs.sync)
+        for alpha in (0.1, 0.5, 0.9):
+            world = steady(alpha, 3)
+            found = simulate(world, machine, make_schedule("break_even", wrong, DEFAULT, 7))
+            assert found.ms <= 1.13 * plain_ms(world, machine), (name, factor, alpha)
+
+
+def test_nothing_is_chosen_that_cannot_be():
+    for view in (VIEW, VIEW._replace(max_drafts=1), VIEW._replace(remaining=2, max_drafts=1, max_steps=2)):
+        for name in ("fixed", "heuristic", "break_even"):
+            schedule = make_schedule(name, GPU, DEFAULT, 7)
+            for _ in range(40):
+                choice = schedule.choose(view)
+                assert 0 <= choice.k <= view.max_drafts and 1 <= choice.steps <= view.max_steps
+                assert choice.rounds == 1
+                schedule.observe(Done(choice, 1, ((0, 1),) if choice.k else (), 1.0, 1))
+
+
+def test_rounds_are_used_where_a_submit_may_hold_several():
+    machine = MACHINES["gpu, 4 rounds"]
+    trace = run("break_even", steady(0.8, 0), machine)
+    assert {choice.rounds for _, choice, _ in trace.cycles} >= {1, 4}
+    assert all(choice.k in (1, 3, 7) for _, choice, _ in trace.cycles if choice.rounds > 1)
+    assert trace.ms < run("break_even", steady(0.8, 0), Machine(machine.costs, machine.steps)).ms
+
+
+def test_several_rounds_of_a_submit_are_chosen_and_told():
+    suite.check_rounds()
+
+
+@pytest.mark.parametrize(("sync", "accept", "most"), [(0.01, 2.0, 1), (16.0, 0.02, 4)])
+def test_rounds_follow_what_a_submit_costs(sync, accept, most):
+    """Where S is small and going on costs much, one round; where S is large, four, once the draft is known to be good."""
+    machine = MACHINES["gpu, 4 rounds"]
+    machine = replace(machine, costs=replace(machine.costs, sync=sync, accept=accept))
+    for seed in range(4):
+        rounds = [choice.rounds for _, choice, _ in run("break_even", steady(0.9, seed), machine).cycles]
+        assert set(rounds[5:]) == {most} or (most > 1 and rounds.count(most) > 0.6 * len(rounds)), rounds
+
+
+def test_a_trial_of_several_rounds_where_one_cannot_pay():
+    """k 1 commits two tokens a round at most, four plain steps a submit are faster; four rounds are faster still."""
+    machine = Machine(replace(GPU, sync=20.0), steps=4, rounds=4)
+    found = run("break_even", steady(0.95, 0), machine, k=1)
+    rounds = [choice.rounds for _, choice, _ in found.cycles if choice.k]
+    assert 1 not in rounds and rounds.count(4) > 0.8 * len(rounds), rounds
+    assert found.ms < 0.8 * plain_ms(steady(0.95, 0), machine)
+    one_round = run("break_even", steady(0.95, 0), replace(machine, rounds=1), k=1)
+    assert not any(choice.k for _, choice, _ in one_round.cycles)
+
+
+def test_a_model_that_cannot_pay_is_never_tried():
+    trace = run("break_even", steady(0.99, 0), MACHINES["linear"])
+    assert {choice.source for _, choice, _ in trace.cycles} == {None}
+
+
+def test_k_0_where_nothing_stands_and_trials_ever_rarer():
+    trace = run("break_even", flipping((0.02, 0.02, 0.02), 1), MACHINES["gpu"])
+    tried = [at for at, choice, _ in trace.cycles if choice.k]
+    assert tried and tried[-1] < 384 and len(tried) < 14, tried
+
+
+def test_a_stale_draft_must_pay_for_what_it_has_to_read():
+    """The same belief: behind by a few tokens the model drafts, behind by many it does not."""
+    expensive = replace(GPU, draft_read=4.0)
+    for lag, source in ((2, MODEL), (30, MODEL), (1000, None)):
+        schedule = make_schedule("break_even", expensive, Policy(model=(0.9,), strength=50.0), 7)
+        assert schedule.choose(VIEW._replace(model_lag=lag)).source == source, lag
+
+
+def test_several_plain_steps_only_where_lookup_is_worth_less_than_s():
+    schedule = make_schedule("break_even", replace(GPU, draft_step=None, draft_read=None), DEFAULT, 7)
+    nothing, match = View(500, 7, 4, 1), View(500, 7, 4, 1, ngram_len=4, ngram_ids=7)
+    assert schedule.choose(nothing) == Choice(steps=4)
+    for _ in range(60):
+        choice = schedule.choose(match)
+        assert (
+            choice.source == NGRAM or choice == Choice()
+        )  # now and then a plain step, to know what it costs
+        schedule.observe(Done(choice, choice.k + 1, ((choice.k, choice.k),) if choice.k else (), 0.0))
+    assert schedule.choose(nothing) == Choice(steps=1)
+
+
+def test_heuristic_moves_along_the_widths():
+    schedule, seen = Heuristic(7), []
+    for accepted in (3, 7, 7, 2, 0, 0, 1):
+        choice = schedule.choose(VIEW)
+        seen.append(choice.k)
+        schedule.observe(Done(choice, accepted + 1, ((min(accepted, choice.k), choice.k),), 0.0))
+    assert seen == [3, 7, 7, 7, 3, 1, 1] and schedule.choose(VIEW).k == 3
+
+
+def test_belief_agrees_with_f4():
+    """A certain belief: E[N] of the vectors, (1 - alpha^(k + 1)) / (1 - alpha)."""
+    for level, k, expected in ((0.81, 4, 3.4280), (0.58, 3, 2.1115)):
+        belief = Belief([level], 1.0)
+        belief._weights = [float(abs(known - level) < 1e-9) for known in LEVELS]
+        assert belief.mean(k) == pytest.approx(expected, abs=1e-3)
+        assert belief.mean(k) == pytest.approx((1 - level ** (k + 1)) / (1 - level))
+
+
+def test_lower_bound_rises_with_evidence():
+    few, many = Belief([0.65], 1.5), Belief([0.65], 1.5)
+    few.saw(3, 4, 4)
+    for _ in range(12):
+        many.saw(3, 4, 4)
+    assert few.lower(3) < few.mean(3) and few.lower(3) < many.lower(3) <= many.mean(3) * 1.05
+
+
+def test_times_of_submits_pull_the_costs():
+    live = LiveCosts(replace(GPU, outside=0.5))
+    for _ in range(60):
+        live.ran(Choice(steps=4), 2 * (live._first.sync + 4 * 1.05) - 0.5)
+    assert live.time(Choice(steps=4)) == pytest.approx(2 * (1.0 + 4.2), rel=0.03)
+    before = live.time(Choice(MODEL, 7))
+    live.ran(Choice(MODEL, 7), 1e9)  # a machine that slept
+    live.ran(Choice(MODEL, 7), math.nan)
+    live.ran(Choice(MODEL, 7), 0.0)  # not timed
+    assert before < live.time(Choice(MODEL, 7)) < 1.3 * before
+
+
+def test_costs_where_the_self_test_leaves_one_program():
+    costs = GPU.through(Programs("widest"), PLAN.target_model)
+    assert set(costs.verify.values()) == {GPU.verify[8]}
+    assert GPU.rows(3) == GPU.verify[4]
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_costs_from_times(split):
+    """Made-up times of a device with S = 1 (0.25 of it outside): the costs come out again."""
+    passes = {"target.verify_1": 2.0, "target.verify_2": 2.5, "target.verify_4": 3.0, "target.verify_8": 4.0}
+    passes |= {"target.prefill": 9.0, "draft.step_1": 0.2, "draft.prefill": 0.7, "draft.accept": 0.05}
+    inside = 0.0 if split else 0.75
+    asked = probes(PLAN, split)
+    times = [inside + passes[probe.program] * probe.num_calls for probe in asked]
+    costs = costs_of(PLAN, Times(split, times, 3.0, 2.0 if split else 2.75))
+    assert costs.verify == pytest.approx({1: 2.0, 2: 2.5, 4: 3.0, 8: 4.0})
+    draft = (costs.draft_step, costs.draft_read, costs.target_read, costs.accept)
+    assert draft == pytest.approx((0.2, 0.7, 9.0, 0.05))
+    assert LiveCosts(costs).time(Choice(MODEL, 3, 4)) == pytest.approx(1.0 + 4 * (0.6 + 3.0) + 3 * 0.05)
+    assert (costs.sync, costs.outside) == pytest.approx((1.0, 1.0 if split else 0.25))
+    assert json.loads(json.dumps(costs.json()))["verify"]["8"] == pytest.approx(4.0)
+
+
+def test_probes_run_and_leave_no_trace():
+    """A request after the probes gives what it gave before."""
+    target = seeded(3, VOCAB)
+    made = generate(PLAN, target, [5, 6, 7], 12, "model", 3, mostly(target, seeded(4, VOCAB), 60), eos_ids=())
+    for probe in probes(PLAN, True) + probes(PLAN, False):
+        made.backend.submit(probe.submit)
+    again = generate(PLAN, target, [5, 6, 7], 12, "model", 3, backend=made.backend, eos_ids=())
+    assert again.ids == made.ids == plain_ids(target, [5, 6, 7], 12, 48)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"probe_ms": [math.inf]},
+        {"probe_ms": [-1.0]},
+        {"probe_ms": ["1"]},
+        {"cycle_ms": math.nan},
+        {"split": 1},
+        {"more": 1},
+    ],
+)
+def test_bad_times_are_refused(change):
+    good = {"split": True, "probe_ms": [1.0], "cycle_ms": 2.0, "submit_ms": 1.0}
+    times_from_json(good)
+    with pytest.raises(ContractError):
+        times_from_json(good | change)
+    with pytest.raises(ContractError, match="1 times for"):
+        costs_of(PLAN, times_from_json(good))
+
+
+def test_a_policy_survives_its_file():
+    policy = Policy("heuristic", (0.7, 0.6), {2: 0.2, 3: 0.4, 4: 0.6}, 3.0, ((-2.0, 0.2), (-0.1, 0.9)), 0.3)
+    assert read_policy(json.dumps(policy.json())) == policy
+    assert read_policy(json.dumps(DEFAULT.json())) == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("where", "change"),
+    [
+        ("$", {"more": 1}),
+        ("$.format", {"version": 2}),
+        ("$.format", {"format": "x"}),
+        ("$.default", {"default": "best"}),
+        ("$.model", {"model": []}),
+        ("$.model[1]", {"model": [0.5, 1.0]}),
+        ("$.model[0]", {"model": [True]}),
+        ("$.ngram", {"ngram": {"2": 0.5}}),
+        ("$.ngram.3", {"ngram": {"2": 0.5, "3": 0, "4": 0.5}}),
+        ("$.strength", {"strength": -1}),
+        ("$.confidence[1]", {"confidence": [[-2.0, 0.5], [-1.0, 0.4]]}),
+        ("$.confidence[0][0]", {"confidence": [[0.5, 0.5]]}),
+        ("$.threshold", {"threshold": None}),
+    ],
+)
+def test_a_wrong_policy_is_refused(where, change):
+    with pytest.raises(ArtifactError) as caught:
+        policy_of(DEFAULT.json() | change)
+    assert caught.value.where == f"policy.json: {where}"
+
+
+def test_names():
+    schedules = open_schedules(PLAN)
+    assert schedules.make("auto", 7).name == "break_even"
+    assert (
+        open_schedules(PLAN, policy_json=json.dumps(Policy("fixed").json())).make("auto", 7).name == "fixed"
+    )
+    with pytest.raises(RequestError, match=r"no schedule 'best'.*fixed, heuristic"):
+        schedules.make("best", 7)
+    assert schedules.names == list(SCHEDULES) and schedules.make("confidence", 7).name == "confidence"
+    alone = open_schedules(load_made(vocab_size=VOCAB))
+    assert "confidence" not in alone.names
+    with pytest.raises(RequestError, match="no draft model"):
+        alone.make("confidence", 7)
+    with pytest.raises(RequestError, match="k is 8"):
+        schedules.make("break_even", 8)
+
+
+def test_the_report_of_the_simulator():
+    found = report(("fixed", "break_even"), 1)
+    assert len(found["rows"]) == len(MACHINES) * 7 and found == report(("fixed", "break_even"), 1)
+    assert table(found).count("\n") == len(found["rows"]) + 1
