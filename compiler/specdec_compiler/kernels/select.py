@@ -135,12 +135,14 @@ def argmax_split_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable 
             )
             best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
 
+            def take(i, use: Callable) -> None:
+                at = T.bind(chunk * CHUNK + i * THREADS + tx)
+                with when(at < vocab):
+                    use(T.bind(logits[row * padded + at]), at)
+
             def each(use: Callable) -> None:
-                with when(row < args[1]):
-                    for i in range(CHUNK // THREADS):
-                        at = T.bind(chunk * CHUNK + i * THREADS + tx)
-                        with when(at < vocab):
-                            use(T.bind(logits[row * padded + at]), at)
+                with when(row < args[1]), T.serial(0, CHUNK // THREADS) as i:
+                    take(i, use)
 
             def consider(value, at) -> None:
                 _consider(value, at, best, best_id)
@@ -149,7 +151,9 @@ def argmax_split_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable 
             store(best, 0, f32(LOWEST))
             store(best_id, 0, T.int32(vocab - 1))
             store(good, 0, T.int32(1))
-            each(consider)
+            with when(row < args[1]):
+                for i in range(CHUNK // THREADS):
+                    take(i, consider)
             store(values, tx, best[0])
             store(ids, tx, best_id[0])
             store(goods, tx, good[0])
