@@ -335,6 +335,10 @@ def _logit_rows() -> list[Case]:
         rows.append(Case(f"choose {end}", "choose", params, start, valid))
         rows.append(Case(f"choose {end} fed back", "choose", params, start, valid, feedback))
         rows.append(Case(f"choose {end} fed back later", "choose", params, start, valid, fed_back_later))
+        rows.append(Case(f"choose named {end}", "choose_named", params, start, valid))
+        rows.append(
+            Case(f"choose named {end} fed back later", "choose_named", params, start, valid, fed_back_later)
+        )
         rows.append(Case(f"score {end}", "score", params, start, valid))
     wide = {"m": 8, "n": 301, "padded": 320, "tokens": 600}
     big = wide | {"n": 16301, "padded": 16320}  # the ties of several workgroups
@@ -342,8 +346,11 @@ def _logit_rows() -> list[Case]:
         name: _hot(5, *ids) for name, ids in (("a", (4095, 4096)), ("b", (16300, 8191)), ("c", (0, 12288)))
     }
     rows.append(Case("choose far ties", "choose", big, 0, 3, rows_of("logits", **far)))
+    rows.append(Case("choose named far ties", "choose_named", big, 0, 3, rows_of("logits", **far)))
     rows.append(Case("choose ties", "choose", wide, 0, None, rows_of("logits", **TIES)))
     rows.append(Case("choose not finite", "choose", wide, 0, None, rows_of("logits", **NOT_FINITE_LOGITS)))
+    bad = rows_of("logits", **NOT_FINITE_LOGITS)
+    rows.append(Case("choose named not finite", "choose_named", wide, 0, None, bad))
     ties = {name: edit for name, edit in TIES.items() if name != "far_apart"}
     rows.append(Case("score ties", "score", wide, 0, 7, rows_of("logits", **ties)))
     return rows

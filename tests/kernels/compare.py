@@ -13,6 +13,9 @@ from specdec_compiler.kernels import Params
 from specdec_compiler.kernels.attention_gpu import GPU_SPLIT
 from specdec_compiler.kernels.twins import activation_codes, readable
 
+from .forms import CHOOSE
+from .inputs import NAMED_OF
+
 # share of the row's largest magnitude; f32 carries 6e-8
 TOLERANCE = {
     "embed": 2e-7,  # a product and a sum
@@ -115,10 +118,10 @@ def problems(
     if "partial" in got and op == "attend":
         got["out"] = _merged(p, got, len(expected["out"]))
     wrong = _quantized(expected, got, levels) if "xq" in expected else []
-    if op == "choose":
-        wrong += _ids(expected["out"], got["out"], int(p["n"]))
+    if op in CHOOSE:
+        wrong += _ids(expected["out"], got["out"], int(p["n"]) * (NAMED_OF if op == "choose_named" else 1))
     for name, value in expected.items():
-        if name in ("xq", "xs") or (op, name) == ("choose", "out") or name not in got:
+        if name in ("xq", "xs") or (op in CHOOSE and name == "out") or name not in got:
             continue
         prefix = got[name][: value.size].reshape(value.shape)
         if value.dtype.kind == "i":

@@ -2,6 +2,7 @@
 
 attend         the attention of a layer and the quantizing of its result, which the GPU fuses with the merge of its splits
 choose         what follows the logits: argmax, then advance
+choose_named   the same where the logits are of some ids only
 normed_linear  a linear that takes a norm's factor, on the GPU
 Some ops exist on one kind of device only (kinds). Scratch is what the first kernel hands to the second; it comes back too, so that row
 invariance sees its bits.
@@ -23,8 +24,11 @@ KERNELS = {
     ("attend", "gpu"): ("attention_split", "attention_merge"),
     ("choose", "cpu"): ("argmax", "advance"),
     ("choose", "gpu"): ("argmax_split", "argmax_merge"),
+    ("choose_named", "cpu"): ("argmax_named", "advance"),
+    ("choose_named", "gpu"): ("argmax_split_named", "argmax_merge"),
     ("normed_linear", "gpu"): ("linear",),
 }
+CHOOSE = ("choose", "choose_named")
 _COMPOSED = {op for op, _ in KERNELS}
 _RENAMED = {("attend", "quantize", "x"): "out"}  # the second kernel's name of what the first wrote
 
@@ -71,7 +75,7 @@ def arguments(op: str, kind: str) -> dict[str, str]:
             access[slot] = access[slot] if read_before else how
     if real(op) == "attend":
         del access["out" if kind == "cpu" else "partial"]
-    if real(op) == "choose" and kind == "gpu":
+    if real(op) in CHOOSE and kind == "gpu":
         del access["partial"]
     return access
 
@@ -84,6 +88,6 @@ def scratch(op: str, kind: str, p: Params) -> Arrays:
         if kind == "cpu":
             return {"out": np.full(heads * d, np.nan, np.float32)}
         return {"partial": np.full(heads * num_splits(int(p["ctx"])) * (d + 2), np.nan, np.float32)}
-    if real(op) == "choose" and kind == "gpu":
+    if real(op) in CHOOSE and kind == "gpu":
         return {"partial": np.full(m * num_chunks(int(p["n"])) * PARTIAL, -1, np.int32)}
     return {}

@@ -20,6 +20,7 @@ from specdec_compiler.quantize import QuantWeight
 from .forms import Arrays
 
 UNTOUCHED = -777
+NAMED_OF = 3  # the ids that have a logit are one in so many
 ROPE_THETA = 10000.0
 
 
@@ -162,6 +163,12 @@ def _choose(p, rng, levels, start, rows):
     return {"logits": _logits(p, rng), "out": out, "tokens": tokens, "done": done}
 
 
+def _choose_named(p, rng, levels, start, rows):
+    n = int(p["n"])
+    ids = np.sort(rng.choice(NAMED_OF * n, n, replace=False)).astype(np.int32)
+    return _choose(p, rng, levels, start, rows) | {"ids": ids}
+
+
 def _score(p, rng, levels, start, rows):
     ids = rng.integers(0, int(p["n"]), OUT_ROWS).astype(np.int32)
     return {"logits": _logits(p, rng), "score_ids": ids, "score": blank(OUT_ROWS * 3)}
@@ -185,6 +192,7 @@ _MAKERS = {
     "concat2": _concat,
     "concat3": _concat,
     "choose": _choose,
+    "choose_named": _choose_named,
     "score": _score,
 }
 

@@ -42,10 +42,16 @@ ROW_INPUTS = {
     "concat2": ("x0", "x1"),
     "concat3": ("x0", "x1", "x2"),
     "choose": ("logits",),
+    "choose_named": ("logits",),
     "score": ("logits", "score_ids"),
 }
 POSITIONAL = ("embed", "rope_append", "qkv_rope", "attention", "attend")
-FIXED_ROWS = {("choose", "out"), ("score", "score"), ("score", "score_ids")}  # OUT_ROWS rows at every width
+FIXED_ROWS = {
+    ("choose", "out"),
+    ("choose_named", "out"),
+    ("score", "score"),
+    ("score", "score_ids"),
+}  # OUT_ROWS rows at every width
 PAGES = ("k_pages", "v_pages", "pages")
 STATE = ("args", "tokens", "done")  # written, but not by rows
 
@@ -209,5 +215,6 @@ SPECS = [
     Spec("concat2", {"parts": "4x64"}),
     Spec("concat3", {"parts": "64x4x36"}),
     Spec("choose", {"n": 5001, "padded": 5024, "tokens": 600}, widths=VERIFY_WIDTHS),
+    Spec("choose_named", {"n": 5001, "padded": 5024, "tokens": 600}, widths=VERIFY_WIDTHS),
     Spec("score", {"n": 301, "padded": 320}, widths=VERIFY_WIDTHS),
 ]

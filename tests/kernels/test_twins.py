@@ -13,13 +13,14 @@ from specdec_compiler.kernels.twins import TWINS, readable
 from .cases import CASES, Case
 from .compare import problems
 from .conftest import DEVICES, LEVELS, all_jobs, kernels
-from .forms import MUTANT
+from .forms import CHOOSE, MUTANT
 from .inputs import UNTOUCHED
 from .invariance import PAGES, STATE, runs, specs
 
 BY_NAME = {case.name: case for case in CASES}
 VISIBLE = {
     "choose": ("out", "tokens", "args"),
+    "choose_named": ("out", "tokens", "args"),
     "score": ("score",),
     "rope_append": ("k_pages", "v_pages"),
     "qkv_rope": ("k_pages", "v_pages"),
@@ -136,7 +137,7 @@ def _spoilt(op: str, got: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """The largest element a five-hundredth larger, a code two off, or a flag turned."""
     wrong = got.copy()
     at = int(np.argmax(np.where(np.isfinite(expected), np.abs(expected), 0)))
-    if op == "choose" and expected.ndim == 2:
+    if op in CHOOSE and expected.ndim == 2:
         wrong[1] ^= 1
     elif wrong.dtype.kind == "i":
         if wrong.size < expected.size:  # four codes to a word

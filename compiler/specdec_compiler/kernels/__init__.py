@@ -8,7 +8,7 @@ from .linear import LINEAR, LINEAR_ADD
 from .linear_gpu import GATE_UP_QUANTIZE, LINEAR_ADD_QUANTIZE, QKV_ROPE
 from .quantize import NORM_QUANTIZE, QUANTIZE, SCALE_QUANTIZE, SILU_MUL_QUANTIZE
 from .rope import ROPE_APPEND
-from .select import ADVANCE, ARGMAX, ARGMAX_MERGE, ARGMAX_SPLIT, SCORE
+from .select import ADVANCE, ARGMAX, ARGMAX_MERGE, ARGMAX_NAMED, ARGMAX_SPLIT, ARGMAX_SPLIT_NAMED, SCORE
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -32,6 +32,8 @@ OPS: dict[str, Op] = {
         ARGMAX,
         ARGMAX_SPLIT,
         ARGMAX_MERGE,
+        ARGMAX_NAMED,
+        ARGMAX_SPLIT_NAMED,
         ADVANCE,
         SCORE,
     )

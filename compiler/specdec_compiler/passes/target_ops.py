@@ -38,10 +38,11 @@ def split_argmax(program: Straight) -> Straight:
     """GPU: argmax and advance become one workgroup per (row, 4,096 logits), then one that merges, decides and advances."""
     calls: list[Call] = []
     for call in program.calls:
-        if call.op == "argmax":
+        if call.op in ("argmax", "argmax_named"):
+            op = call.op.replace("argmax", "argmax_split")
             p, partial = call.params, call.outputs[0] + "_partial"
             shape = (int(p["m"]), num_chunks(int(p["n"])), PARTIAL)
-            calls.append(replace(call, op="argmax_split", outputs=(partial,), types=((shape, "int32"),)))
+            calls.append(replace(call, op=op, outputs=(partial,), types=((shape, "int32"),)))
         elif call.op == "advance":
             argmax = _producer(program, call.inputs[2])
             args, tokens, _ = call.inputs

@@ -78,7 +78,9 @@ class Llama(nn.Module):
         if shape.head:
             self.norm = RMSNorm(c.hidden, c.norm_eps)
             if not c.tied_embedding:
-                self.head = Matrix(c.padded_vocab, c.hidden, c.formats.by_name["head"])
+                self.head = Matrix(c.logits[1], c.hidden, c.formats.by_name["head"])
+            if c.head_ids:
+                self.vocabulary = nn.Parameter((c.head_ids,), "int32")
 
     def forward(self):
         """Programs with a head return (logits, out, advanced). A prefill ends where the last layer's K and V are appended; its
@@ -96,8 +98,8 @@ class Llama(nn.Module):
         x = last(state, x)
         head = self.embed if c.tied_embedding else self.head
         logits = head(state.args, *self.norm(state.args, x))
-        out = op(
-            "argmax", [state.args, logits], [((8, 2), "int32")], m=m, n=c.vocab_size, padded=c.padded_vocab
-        )
+        choose, names = ("argmax_named", [self.vocabulary]) if c.head_ids else ("argmax", [])
+        n, padded = c.logits
+        out = op(choose, [state.args, logits, *names], [((8, 2), "int32")], m=m, n=n, padded=padded)
         done = op("advance", [state.args, state.tokens, out], [((1,), "int32")], tokens=c.num_tokens)
         return logits, out, done
