@@ -54,7 +54,8 @@ class Models:
             return ()
         mine, champion = self.draft.config, self.champion.config
         same = (mine.rope_theta, mine.head_dim) == (champion.rope_theta, champion.head_dim)
-        return ("embed", "head", *(("rope",) if same else ()))
+        head = () if mine.head_ids else ("head",)  # some of its rows are copied
+        return ("embed", *head, *(("rope",) if same else ()))
 
 
 def open_models(recipe: Recipe) -> Models:
@@ -135,6 +136,8 @@ def runtime_config(spec: ModelSpec, context: int, page_size: int, formats: dict[
         tied_embedding=c.tied_embedding,
         num_tokens=context + TOKENS_SLACK,
         formats=WeightFormats(formats),
+        head_ids=c.head_ids,
+        padded_head=-(-c.head_ids // VOCAB_PAD) * VOCAB_PAD,
     )
 
 

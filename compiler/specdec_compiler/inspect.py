@@ -46,6 +46,7 @@ def summary(bundle: Bundle) -> dict[str, Any]:
             for m in plan.models
         ],
         "borrowed": _borrowed(plan),
+        "draft_vocabulary": _draft_vocabulary(plan),
         "targets": [_target_facts(target) for target in plan.targets],
     }
 
@@ -100,6 +101,8 @@ def _provenance_lines(facts: dict[str, Any]) -> list[str]:
         return []
     manifest = f" (provenance.json {about['provenance'][:12]})" if about["provenance"] else ""
     lines = [f"  draft is {_STATUS[about['status']]}{manifest}"]
+    if facts["draft_vocabulary"]:
+        lines.append(f"  draft proposes {facts['draft_vocabulary']} of the ids only")
     if facts["borrowed"]:
         lines.append(f"  draft uses the champion's {', '.join(facts['borrowed'])}")
     return lines
@@ -119,6 +122,12 @@ def _borrowed(plan: Plan) -> list[str]:
     if not any(name.startswith("draft.") for name in used):
         return []
     return sorted({name.split(".")[1] for name in used if name.startswith("target.")})
+
+
+def _draft_vocabulary(plan: Plan) -> int | None:
+    """How many ids the draft's head covers, where it is not all."""
+    sizes = [tensor.shape[0] for tensor in plan.targets[0].tensors if tensor.name == "draft.vocabulary"]
+    return sizes[0] if sizes else None
 
 
 def dump(recipe_path: Path, phase: str, program: str, target: str) -> str:

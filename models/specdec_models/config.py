@@ -42,6 +42,15 @@ class RuntimeConfig:
     tied_embedding: bool
     num_tokens: int  # elements of the token history
     formats: WeightFormats
+    head_ids: int = (
+        0  # a draft whose head covers so many ids only, in padded_head rows; 0: the whole vocabulary
+    )
+    padded_head: int = 0
+
+    @property
+    def logits(self) -> tuple[int, int]:
+        """(ids that have a logit, columns of the logits)."""
+        return (self.head_ids, self.padded_head) if self.head_ids else (self.vocab_size, self.padded_vocab)
 
 
 @dataclass(frozen=True)

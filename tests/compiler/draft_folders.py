@@ -58,6 +58,7 @@ def trained_pair(
     sizes: dict[str, Any] | None = None,
     prompts: Sequence[str] = PROMPTS,
     tied: bool | None = None,
+    vocabulary: np.ndarray | None = None,
 ) -> Path:
     """folder/champion, folder/trained, folder/strata and folder/recipe.toml; -> the recipe.
 
@@ -68,7 +69,7 @@ def trained_pair(
     if sizes is not None:
         config |= sizes
         tensors = random_layers(config, seed)
-    files = write_draft_folder(folder / "trained", config, tensors, format)
+    files = write_draft_folder(folder / "trained", config, tensors, format, vocabulary)
     write_manifest(folder, files, prompts)
     write_strata(folder / "strata", EVALUATION)
     (folder / "recipe.toml").write_text(RECIPE)

@@ -40,12 +40,22 @@ class LlamaNumpy:
             x = x + self._mlp(layer, self._norm(x, f"layers.{layer}.mlp_norm"))
         return self._norm(x, "norm") @ self.weights["head"].T
 
-    def greedy(self, prompt: list[int], num_tokens: int, eos_ids: tuple[int, ...] = ()) -> list[int]:
-        """Start afresh and decode: the argmax, the lowest id on ties, until an end id or num_tokens."""
+    def greedy(
+        self,
+        prompt: list[int],
+        num_tokens: int,
+        eos_ids: tuple[int, ...] = (),
+        names: list[int] | None = None,
+    ) -> list[int]:
+        """Start afresh and decode: the argmax, the lowest id on ties, until an end id or num_tokens.
+
+        names: the id of each logit, where the head covers some ids only.
+        """
         self.rollback(0)
         logits, out = self.extend(prompt)[-1], []
         while len(out) < num_tokens:
-            out.append(int(np.argmax(logits)))
+            best = int(np.argmax(logits))
+            out.append(best if names is None else names[best])
             if out[-1] in eos_ids or len(out) == num_tokens:
                 break
             logits = self.extend(out[-1:])[-1]

@@ -142,6 +142,31 @@ def test_a_packed_folder_with_tables_of_its_own(tmp_path) -> None:
     np.testing.assert_array_equal(found.codes, wanted.codes)
 
 
+def test_a_head_of_some_ids_holds_those_rows_of_the_champions(tmp_path) -> None:
+    ids = np.array([0, 2, 5, 6, 100, 383])
+    recipe = trained_pair(tmp_path, tied=True, vocabulary=ids)
+    models = open_models(read_recipe(recipe))
+    assert models.draft is not None and models.borrowed == ("embed", "rope")
+    head, table = models.draft.tensor("head"), models.champion.tensor("head")
+    assert isinstance(head, QuantWeight) and isinstance(table, QuantWeight)
+    np.testing.assert_array_equal(head.codes, table.codes[ids])
+    np.testing.assert_array_equal(head.scale, table.scale[ids])
+    build_bundle(recipe, tmp_path / "bundle", lambda *_: None, Gate(tmp_path / "strata"))
+    bundle = open_bundle(tmp_path / "bundle")
+    np.testing.assert_array_equal(weight(bundle, "draft.vocabulary"), ids)
+    assert weight(bundle, "draft.head.w").shape[0] == 32 // 4  # six rows, padded
+    text = render(summary(bundle))
+    assert "draft proposes 6 of the ids only" in text and "draft uses the champion's embed, rope" in text
+
+
+@pytest.mark.parametrize("ids", [[3, 3, 4], [4, 3], [-1, 2], [0, 384], [], [[1, 2]], [0.5, 1]])
+def test_a_vocabulary_that_does_not_ascend(tmp_path, ids) -> None:
+    make_tiny(tmp_path, 1)
+    config, tensors = champion_layers(tmp_path / "champion")
+    with pytest.raises(ArtifactError, match="draft_vocabulary"):
+        write_draft_folder(tmp_path / "out", config, tensors, "q8", np.array(ids))
+
+
 def refused(folder: Path) -> str:
     with pytest.raises(ArtifactError) as error:
         open_models(read_recipe(folder / "recipe.toml"))
@@ -217,11 +242,42 @@ def test_wrong_tensors_are_named(tmp_path) -> None:
         (set_to(Q + ".weight", "F32", np.zeros((64, 64), "<f4")), "no place"),
         (set_to("model.embed_tokens.weight", "F32", np.zeros((384, 64), "<f4")), "no place"),
         (set_to("lm_head.weight", "F32", np.zeros((384, 64), "<f4")), "no place"),
+        (set_to("draft_vocabulary", "I32", np.array([1, 2], "<i4")), "no place"),
         (not_finite, "the scale at [3, 1] is inf"),
     ]
     for number, (change, found) in enumerate(cases):
         message = spoiled(tmp_path / str(number), change)
         assert found in message, (number, message)
+
+
+def test_a_wrong_vocabulary_is_named(tmp_path) -> None:
+    def said(change, **config) -> str:
+        trained_pair(tmp_path, vocabulary=np.array([1, 2, 7]))
+        path = tmp_path / "trained" / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | config))
+        path = tmp_path / "trained" / "model.safetensors"
+        kinds = {"I8": "i1", "F16": "<f2", "F32": "<f4", "I32": "<i4"}
+        tensors = {
+            name: (t.dtype, t.raw.copy().view(kinds[t.dtype]).reshape(t.shape))
+            for name, t in read_safetensors(path).items()
+        }
+        tensors["draft_vocabulary"] = change
+        path.unlink()
+        path.write_bytes(safetensors_bytes(tensors))
+        with pytest.raises(ArtifactError) as error:
+            models = open_models(read_recipe(tmp_path / "recipe.toml"))
+            assert models.draft is not None
+            models.draft.tensor("head")
+        return str(error.value)
+
+    assert "do not ascend" in said(("I32", np.array([1, 7, 2], "<i4")))
+    assert "do not ascend" in said(("I32", np.array([-1, 2, 7], "<i4")))
+    assert "the id 384 is outside" in said(("I32", np.array([1, 2, 384], "<i4")))
+    assert "is F32, not I32" in said(("F32", np.array([1, 2, 7], "<f4")))
+    assert "shape [2]" in said(("I32", np.array([1, 2], "<i4")))
+    assert "draft_vocabulary_size is 400" in said(
+        ("I32", np.arange(400, dtype="<i4")), draft_vocabulary_size=400
+    )
 
 
 def test_a_champion_of_a_file_is_no_draft_folder(tmp_path) -> None:

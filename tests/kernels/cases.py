@@ -378,10 +378,10 @@ def _logit_rows() -> list[Case]:
         rows.append(Case(f"choose {end}", "choose", params, start, valid))
         rows.append(Case(f"choose {end} fed back", "choose", params, start, valid, feedback))
         rows.append(Case(f"choose {end} fed back later", "choose", params, start, valid, fed_back_later))
-        rows.append(Case(f"measured {end}", "choose_measured", params, start, valid))
-        rows.append(
-            Case(f"measured {end} fed back later", "choose_measured", params, start, valid, fed_back_later)
-        )
+        for kind in ("measured", "named", "measured named"):
+            op = "choose_" + kind.replace(" ", "_")
+            rows.append(Case(f"{kind} {end}", op, params, start, valid))
+            rows.append(Case(f"{kind} {end} fed back later", op, params, start, valid, fed_back_later))
         rows.append(Case(f"score {end}", "score", params, start, valid))
     wide = {"m": 8, "n": 301, "padded": 320, "tokens": 600}
     big = wide | {"n": 16301, "padded": 16320}  # the ties of several workgroups
@@ -389,13 +389,17 @@ def _logit_rows() -> list[Case]:
         name: _hot(5, *ids) for name, ids in (("a", (4095, 4096)), ("b", (16300, 8191)), ("c", (0, 12288)))
     }
     rows.append(Case("choose far ties", "choose", big, 0, 3, rows_of("logits", **far)))
+    rows.append(Case("named far ties", "choose_named", big, 0, 3, rows_of("logits", **far)))
     rows.append(Case("choose ties", "choose", wide, 0, None, rows_of("logits", **TIES)))
-    rows.append(Case("choose not finite", "choose", wide, 0, None, rows_of("logits", **NOT_FINITE_LOGITS)))
-    rows.append(
-        Case("measured not finite", "choose_measured", wide, 0, None, rows_of("logits", **NOT_FINITE_LOGITS))
-    )
-    rows.append(Case("measured sure and unsure", "choose_measured", wide, 0, 4, rows_of("logits", **SURE)))
-    rows.append(Case("measured far", "choose_measured", big, 0, 3, rows_of("logits", **far)))
+    bad = rows_of("logits", **NOT_FINITE_LOGITS)
+    rows.append(Case("choose not finite", "choose", wide, 0, None, bad))
+    rows.append(Case("measured not finite", "choose_measured", wide, 0, None, bad))
+    rows.append(Case("named not finite", "choose_named", wide, 0, None, bad))
+    rows.append(Case("measured named not finite", "choose_measured_named", wide, 0, None, bad))
+    for kind in ("measured", "measured named"):
+        op = "choose_" + kind.replace(" ", "_")
+        rows.append(Case(f"{kind} sure and unsure", op, wide, 0, 4, rows_of("logits", **SURE)))
+        rows.append(Case(f"{kind} far", op, big, 0, 3, rows_of("logits", **far)))
     ties = {name: edit for name, edit in TIES.items() if name != "far_apart"}
     rows.append(Case("score ties", "score", wide, 0, 7, rows_of("logits", **ties)))
     return rows

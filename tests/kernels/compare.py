@@ -13,6 +13,9 @@ from specdec_compiler.kernels import Params
 from specdec_compiler.kernels.attention_gpu import GPU_SPLIT
 from specdec_compiler.kernels.twins import activation_codes, readable
 
+from .forms import CHOOSING
+from .inputs import NAMED_OF
+
 # share of the row's largest magnitude; f32 carries 6e-8
 TOLERANCE = {
     "embed": 2e-7,  # a product and a sum
@@ -29,6 +32,7 @@ TOLERANCE = {
     "rope_append": 4e-7,  # two products and a sum
     "attention": 1e-5,  # exp of a score with an error of D roundings
     "choose_measured": 2e-5,  # the same; a sum of products
+    "choose_measured_named": 2e-5,
     "score": 2e-5,  # WGSL's exp and log: some units in the last place of a sum over the vocabulary
 }
 PAGES_F16 = (
@@ -38,9 +42,6 @@ SQUARES = 1e-5  # 32 products
 LEAST = 1e-37  # what is smaller may become 0
 SCALE = 1e-5  # of a quantization scale: norm's root and sum, silu's exp
 CODE = {127: 0.005, 32767: 0.2}  # how far past a tie, in codes: levels times the error of value / scale
-
-
-CHOOSING = ("choose", "choose_measured")  # their ids are compared apart
 
 
 def _near(expected: np.ndarray, got: np.ndarray, share: float, unit: float = 0.0) -> bool:
@@ -122,7 +123,7 @@ def problems(
         got["out"] = _merged(p, got, len(expected["out"]))
     wrong = _quantized(expected, got, levels) if "xq" in expected else []
     if op in CHOOSING:
-        wrong += _ids(expected["out"], got["out"], int(p["n"]))
+        wrong += _ids(expected["out"], got["out"], int(p["n"]) * (NAMED_OF if "named" in op else 1))
     for name, value in expected.items():
         if name in ("xq", "xs") or (op in CHOOSING and name == "out") or name not in got:
             continue

@@ -2,6 +2,7 @@
 
 attend         the attention of a layer and the quantizing of its result, which the GPU fuses with the merge of its splits
 choose         what follows the logits: argmax, then advance; choose_measured also says how sure each row is
+choose_named, choose_measured_named  the same where the logits are of some ids only
 normed_linear  a linear that takes a norm's factor, on the GPU
 embed_rows, linear_rows  over some rows of the table or matrix, on the GPU (emit/rows.py)
 Some ops exist on one kind of device only (kinds). Scratch is what the first kernel hands to the second; it comes back too, so that row
@@ -27,12 +28,22 @@ KERNELS = {
     ("choose", "gpu"): ("argmax_split", "argmax_merge"),
     ("choose_measured", "cpu"): ("measure", "argmax", "advance"),
     ("choose_measured", "gpu"): ("measure_split", "measure_merge"),
+    ("choose_named", "cpu"): ("argmax_named", "advance"),
+    ("choose_named", "gpu"): ("argmax_split_named", "argmax_merge"),
+    ("choose_measured_named", "cpu"): ("measure", "argmax_named", "advance"),
+    ("choose_measured_named", "gpu"): ("measure_split_named", "measure_merge"),
     ("normed_linear", "gpu"): ("linear",),
     ("embed_rows", "gpu"): ("embed",),
     ("linear_rows", "gpu"): ("linear",),
 }
 _COMPOSED = {op for op, _ in KERNELS}
-WORDS = {"choose": PARTIAL, "choose_measured": MEASURED}  # what a chunk of logits leaves on the GPU
+WORDS = {  # what a chunk of logits leaves on the GPU
+    "choose": PARTIAL,
+    "choose_measured": MEASURED,
+    "choose_named": PARTIAL,
+    "choose_measured_named": MEASURED,
+}
+CHOOSING = tuple(WORDS)
 _RENAMED = {("attend", "quantize", "x"): "out"}  # the second kernel's name of what the first wrote
 
 

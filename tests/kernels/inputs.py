@@ -20,6 +20,7 @@ from specdec_compiler.quantize import QuantWeight
 from .forms import Arrays
 
 UNTOUCHED = -777
+NAMED_OF = 3  # the ids that have a logit are one in so many
 ROPE_THETA = 10000.0
 
 
@@ -168,6 +169,17 @@ def _choose_measured(p, rng, levels, start, rows):
     return _choose(p, rng, levels, start, rows) | {"stats": blank(OUT_ROWS * 2)}
 
 
+def _named(maker):
+    """The same where the logits are of some ids only."""
+
+    def make(p, rng, levels, start, rows):
+        n = int(p["n"])
+        ids = np.sort(rng.choice(NAMED_OF * n, n, replace=False)).astype(np.int32)
+        return maker(p, rng, levels, start, rows) | {"ids": ids}
+
+    return make
+
+
 def _score(p, rng, levels, start, rows):
     ids = rng.integers(0, int(p["n"]), MAX_ROWS).astype(np.int32)
     return {"logits": _logits(p, rng), "score_ids": ids, "score": blank(MAX_ROWS * 3)}
@@ -203,6 +215,8 @@ _MAKERS = {
     "concat3": _concat,
     "choose": _choose,
     "choose_measured": _choose_measured,
+    "choose_named": _named(_choose),
+    "choose_measured_named": _named(_choose_measured),
     "score": _score,
     "accept": _accept,
 }

@@ -12,7 +12,7 @@ from specdec_compiler.kernels.base import MAX_ROWS, OUT_ROWS
 from specdec_compiler.kernels.twins import page_index, readable
 
 from .cases import EPS
-from .forms import Arrays, arguments, kinds, real
+from .forms import CHOOSING, Arrays, arguments, kinds, real
 from .inputs import blank, make_inputs
 from .jobs import Work
 
@@ -43,16 +43,13 @@ ROW_INPUTS = {
     "silu_mul_quantize": ("gate_up",),
     "concat2": ("x0", "x1"),
     "concat3": ("x0", "x1", "x2"),
-    "choose": ("logits",),
-    "choose_measured": ("logits",),
+    **dict.fromkeys(CHOOSING, ("logits",)),
     "score": ("logits", "score_ids"),
 }
 EMBED = ("embed", "embed_rows")
 POSITIONAL = (*EMBED, "rope_append", "qkv_rope", "attention", "attend")
 FIXED_ROWS = {  # as many rows at every width
-    ("choose", "out"): OUT_ROWS,
-    ("choose_measured", "out"): OUT_ROWS,
-    ("choose_measured", "stats"): OUT_ROWS,
+    **{(op, name): OUT_ROWS for op in CHOOSING for name in ("out", "stats")},
     ("score", "score"): MAX_ROWS,
     ("score", "score_ids"): MAX_ROWS,
 }
@@ -221,6 +218,9 @@ SPECS = [
     Spec("concat2", {"parts": "4x64"}),
     Spec("concat3", {"parts": "64x4x36"}),
     Spec("choose", {"n": 5001, "padded": 5024, "tokens": 600}, widths=VERIFY_WIDTHS),
-    Spec("choose_measured", {"n": 5001, "padded": 5024, "tokens": 600}, widths=VERIFY_WIDTHS),
+    *(
+        Spec(op, {"n": 5001, "padded": 5024, "tokens": 600}, widths=VERIFY_WIDTHS)
+        for op in ("choose_measured", "choose_named", "choose_measured_named")
+    ),
     Spec("score", {"n": 301, "padded": 320}, widths=VERIFY_WIDTHS),
 ]

@@ -12,9 +12,9 @@ from specdec_compiler.kernels.base import MAX_ROWS, OUT_ROWS
 from specdec_compiler.kernels.twins import TWINS, readable
 
 from .cases import CASES, Case
-from .compare import CHOOSING, problems
+from .compare import problems
 from .conftest import DEVICES, LEVELS, all_jobs, kernels
-from .forms import MUTANT
+from .forms import CHOOSING, MUTANT
 from .inputs import UNTOUCHED
 from .invariance import PAGES, STATE, runs, specs
 
@@ -22,6 +22,8 @@ BY_NAME = {case.name: case for case in CASES}
 VISIBLE = {
     "choose": ("out", "tokens", "args"),
     "choose_measured": ("out", "stats", "tokens", "args"),
+    "choose_named": ("out", "tokens", "args"),
+    "choose_measured_named": ("out", "stats", "tokens", "args"),
     "score": ("score",),
     "accept": ("args", "tokens", "draft_args"),
     "rope_append": ("k_pages", "v_pages"),

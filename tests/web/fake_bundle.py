@@ -279,7 +279,7 @@ def write_manifest(folder: Path) -> None:
         "name": "fake",
         "license": "Apache-2.0",
         "compiler": "0.1.0",
-        "draft_provenance": {"status": "none", "provenance": None, "strata": None},
+        "draft_provenance": {"status": "unproven", "provenance": None, "strata": None},
     }
     (folder / "manifest.json").write_text(json.dumps(top | {"files": files}))
 

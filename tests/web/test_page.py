@@ -237,6 +237,8 @@ def test_chat_page_as_a_person_uses_it(rig: BrowserRig, fake_bundle: Path) -> No
             name: await page.text_content(f"#{name}") or ""
             for name in ("drafted", "accepted", "count", "model")
         }
+        shown["about"] = await page.get_attribute("#model", "title") or ""
+        shown["detail"] = await page.text_content("#device-detail") or ""
         shown["answer"] = await page.text_content(".turn.answer") or ""
         shown["marked"] = str(await page.locator(".accepted").count())
         shown["bytes"] = await page.text_content("#bytes") or ""
@@ -250,6 +252,7 @@ def test_chat_page_as_a_person_uses_it(rig: BrowserRig, fake_bundle: Path) -> No
 
     shown = rig.do(use())
     assert shown["model"] == "fake"
+    assert shown["about"] == "Apache-2.0; draft: unproven" and "draft of unknown origin" in shown["detail"]
     assert int(shown["drafted"]) >= int(shown["accepted"]) > 0 and int(shown["count"]) > 0
     assert int(shown["marked"]) > 0 and len(shown["answer"]) > 10
     assert "KiB of" in shown["bytes"]

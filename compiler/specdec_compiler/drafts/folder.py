@@ -19,22 +19,28 @@ from ..quantize import Format, check_finite
 from ..sources.hf import read_config, stored_name
 from ..sources.packed import KEY, declaration, pack_floats, packed_tensors
 from ..sources.safetensors_file import safetensors_bytes
-from ..sources.spec import tensor_shape
+from ..sources.spec import ModelConfig, tensor_shape
 
 FILES = ("config.json", "model.safetensors")
 _DTYPES = {"int8": "I8", "uint8": "U8", "float16": "F16", "float32": "F32"}
 _EMBEDDING = "model.embed_tokens.weight"
+_VOCABULARY, _SIZE = "draft_vocabulary", "draft_vocabulary_size"
 
 
 def write_draft_folder(
-    folder: Path | str, config: dict[str, Any], tensors: dict[str, np.ndarray], format: Format = "q8"
+    folder: Path | str,
+    config: dict[str, Any],
+    tensors: dict[str, np.ndarray],
+    format: Format = "q8",
+    vocabulary: np.ndarray | None = None,
 ) -> dict[str, str]:
     """Write config.json and model.safetensors into `folder` (made if absent); -> {file: SHA-256} for the provenance.
 
     config: the keys of a LlamaForCausalLM config.json; `architectures`, `model_type` and `specdec_format` are added here.
     tensors: float32 by Hugging Face name ("model.layers.0.self_attn.q_proj.weight" ..., "model.norm.weight"), all that the
     config asks for; without model.embed_tokens.weight (and lm_head.weight) the draft uses the champion's tables, and the recipe
-    says embedding = "champion". Raises ArtifactError: an unsuitable config, a missing, unexpected, misshapen or non-finite tensor.
+    says embedding = "champion". vocabulary: ids, ascending, that such a draft's head covers; None for all.
+    Raises ArtifactError: an unsuitable config, a missing, unexpected, misshapen or non-finite tensor, ids that do not ascend.
     """
     folder = Path(folder)
     whole = {
@@ -43,13 +49,18 @@ def write_draft_folder(
         "model_type": "llama",
         KEY: declaration(format),
     }
+    if vocabulary is not None:
+        whole[_SIZE] = len(vocabulary)
     sizes = replace(read_config(whole, folder), own_embedding=_EMBEDDING in tensors)
     wanted = {stored_name(name): tensor_shape(sizes, name) for name in sizes.tensor_names()}
     for name in tensors:
-        if name not in wanted:
+        if name not in wanted or name == _VOCABULARY:
             message = "the tensor has no place in the model that the config describes"
             raise ArtifactError(message, f"tensor {name}", "leave it out, or correct the config")
     records: dict[str, tuple[str, np.ndarray]] = {}
+    if vocabulary is not None:
+        records[_VOCABULARY] = ("I32", _checked_ids(vocabulary, sizes))
+        wanted.pop(_VOCABULARY, None)
     for name, shape in wanted.items():
         for stored, values in _stored(name, shape, tensors, format).items():
             records[stored] = (_DTYPES[values.dtype.name], values)
@@ -66,6 +77,18 @@ def write_draft_folder(
             f"cannot write: {error.strerror}", str(folder), "give a writable folder"
         ) from error
     return {file: hashlib.sha256(content).hexdigest() for file, content in data.items()}
+
+
+def _checked_ids(vocabulary: np.ndarray, sizes: ModelConfig) -> np.ndarray:
+    ids = np.asarray(vocabulary)
+    where = f"tensor {_VOCABULARY}"
+    if sizes.own_embedding:
+        raise ArtifactError("the draft has a head of its own", where, "leave out its embedding and head")
+    fine = ids.ndim == 1 and ids.dtype.kind in "iu" and len(ids) > 0
+    if not fine or (np.diff(ids.astype(np.int64)) <= 0).any() or ids[0] < 0 or ids[-1] >= sizes.vocab_size:
+        message = f"the ids do not ascend within 0 to {sizes.vocab_size - 1}"
+        raise ArtifactError(message, where, "give each id once, in ascending order")
+    return ids.astype("<i4")
 
 
 def _stored(

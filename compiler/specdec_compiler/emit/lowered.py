@@ -71,8 +71,8 @@ class ProgramSpec:
 
 
 def part_programs(part: Part) -> list[ProgramSpec]:
-    """THE list of programs of a model: prefill, a pass with a head for each width; the target's scores; the draft's measured steps and what
-    lies between two rounds."""
+    """THE list of programs of a model: prefill, a pass with a head for each width; the target's scores; the draft's measured steps and
+    what lies between two rounds."""
     role, config = part.role, part.config
     results = (f"{role}.logits", f"{role}.out", f"{role}.done")
     kind = "verify" if role == "target" else "step"

@@ -190,7 +190,7 @@ def state_tensors(part: Part, target: str) -> dict[str, tuple[str, str, tuple[in
         f"{role}.page_table": ("state", "int32", (c.num_pages,)),
         f"{role}.out": ("state", "int32", (OUT_ROWS, 2)),
         f"{role}.done": ("state", "int32", (1,)),
-        f"{role}.logits": ("state", "float32", (MAX_ROWS, c.padded_vocab)),
+        f"{role}.logits": ("state", "float32", (MAX_ROWS, c.logits[1])),
     }
     if role == "target":
         state["target.score_ids"] = ("state", "int32", (MAX_ROWS,))

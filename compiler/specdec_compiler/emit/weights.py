@@ -219,6 +219,8 @@ def write_model(
     norm("norm")
     if not spec.config.tied_embedding and "head" not in borrowed:
         put("head", matrix("head"), vocab=True)
+    if spec.config.head_ids:  # the progress counts it with the head
+        writer.add(f"{prefix}.vocabulary", np.asarray(spec.tensor("vocabulary"), dtype=np.int32))
     return formats
 
 

@@ -7,10 +7,10 @@ from .base import Op, Params, kernel_name
 from .embed import CONCAT2, CONCAT3, EMBED
 from .linear import LINEAR, LINEAR_ADD
 from .linear_gpu import GATE_UP_QUANTIZE, LINEAR_ADD_QUANTIZE, QKV_ROPE
-from .measure import MEASURE, MEASURE_MERGE, MEASURE_SPLIT
+from .measure import MEASURE, MEASURE_MERGE, MEASURE_SPLIT, MEASURE_SPLIT_NAMED
 from .quantize import NORM_QUANTIZE, QUANTIZE, SCALE_QUANTIZE, SILU_MUL_QUANTIZE
 from .rope import ROPE_APPEND
-from .select import ADVANCE, ARGMAX, ARGMAX_MERGE, ARGMAX_SPLIT, SCORE
+from .select import ADVANCE, ARGMAX, ARGMAX_MERGE, ARGMAX_NAMED, ARGMAX_SPLIT, ARGMAX_SPLIT_NAMED, SCORE
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -34,9 +34,12 @@ OPS: dict[str, Op] = {
         ARGMAX,
         ARGMAX_SPLIT,
         ARGMAX_MERGE,
+        ARGMAX_NAMED,
+        ARGMAX_SPLIT_NAMED,
         ADVANCE,
         MEASURE,
         MEASURE_SPLIT,
+        MEASURE_SPLIT_NAMED,
         MEASURE_MERGE,
         SCORE,
         ACCEPT,

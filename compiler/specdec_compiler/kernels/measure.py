@@ -1,12 +1,14 @@
 """How sure a row is: the log-probability of its argmax id, and its entropy in nats. What a drafter may stop by; row-invariant.
 
-With t = logit - largest, S = sum of exp(t) and W = sum of exp(t) * t over the vocabulary: log-probability = -log S, entropy =
+With t = logit - largest, S = sum of exp(t) and W = sum of exp(t) * t over the ids that have logits: log-probability = -log S, entropy =
 log S - W / S. On the CPU this is a kernel beside argmax. On the GPU the two kernels of argmax find the sums as well, chunk by chunk, so
 that a measured pass has as many dispatches as another. Row i goes to row args[3] + i of stats, as in out; a row whose finite flag in
-out is 0 has no meaning here. Float order depends on the vocabulary only.
+out is 0 has no meaning here. Float order depends on the number of logits only.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from tvm.script.ir_builder import tirx as T
 
@@ -118,7 +120,7 @@ class _Sums:
         return self.totals[tx], self.moments[tx]
 
 
-def _measure_split_gpu(name: str, p: Params):
+def _measure_split_gpu(name: str, p: Params, named: bool = False):
     """argmax_split, and the chunk's S and W with t from the chunk's largest."""
 
     def more(each, tx, top):
@@ -132,7 +134,7 @@ def _measure_split_gpu(name: str, p: Params):
         each(use)
         return sums.combined(tx, tx, THREADS)
 
-    return argmax_split_gpu(name, p, MEASURED, more)
+    return argmax_split_gpu(name, p, MEASURED, more, named)
 
 
 def _measure_merge_gpu(name: str, p: Params):
@@ -161,6 +163,10 @@ _LOGITS = (("args", "read"), ("logits", "read"))
 _RESULTS = (("out", "write"), ("stats", "write"), ("done", "write"))
 MEASURE = Op("measure", cpu=Form((*_LOGITS, ("stats", "write")), _measure_cpu, by_row))
 MEASURE_SPLIT = Op("measure_split", gpu=Form((*_LOGITS, ("partial", "write")), _measure_split_gpu))
+MEASURE_SPLIT_NAMED = Op(
+    "measure_split_named",
+    gpu=Form((*_LOGITS, ("ids", "read"), ("partial", "write")), partial(_measure_split_gpu, named=True)),
+)
 MEASURE_MERGE = Op(
     "measure_merge", gpu=Form((STATE[0], ("partial", "read"), STATE[1], *_RESULTS), _measure_merge_gpu)
 )

@@ -8,6 +8,7 @@ all their rows there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tvm.script.ir_builder import tirx as T
 
@@ -53,13 +54,24 @@ def _consider(value, index, best, best_id):
 
 
 # --- argmax ------------------------------------------------------------------------------------------------------------
+# The named forms are for a head that covers some ids only: logit i stands for id ids[i]. The ids ascend: the lowest of equals stays it.
 
 
-def _argmax_cpu(name: str, p: Params):
+def _names(p: Params, named: bool) -> list[tuple[str, int, str]]:
+    return [("ids", int(p["n"]), "int32")] if named else []
+
+
+def _name(names: list, index):
+    """The id of a logit's index; names: the buffer ids, or nothing."""
+    return names[0][index] if names else index
+
+
+def _argmax_cpu(name: str, p: Params, named: bool = False):
     vocab, padded = int(p["n"]), int(p["padded"])
     fours = vocab // 4
 
-    def body(share, args, logits, out):
+    def body(share, args, logits, *rest):
+        *names, out = rest
         with share.of(args[1]) as row:
             top, ids, ok = local(1, F32X4), local(1, I32X4), local(1, I32X4)
             best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
@@ -84,10 +96,11 @@ def _argmax_cpu(name: str, p: Params):
                 _consider(value, T.int32(i), best, best_id)
                 store(good, 0, T.Select(is_finite_bits(value), good[0], T.int32(0)))
             at = T.bind(out_row(args, row) * 2)
-            store(out, at, best_id[0])
+            store(out, at, _name(names, best_id[0]))
             store(out, at + 1, good[0])
 
-    return cpu_func(name, [("args", ARGS, "int32"), logits_buffer(p), ("out", OUT_ROWS * 2, "int32")], body)
+    inputs = [("args", ARGS, "int32"), logits_buffer(p), *_names(p, named)]
+    return cpu_func(name, [*inputs, ("out", OUT_ROWS * 2, "int32")], body)
 
 
 THREADS = 256
@@ -120,13 +133,16 @@ def _argmax_tree(values, ids, goods, tx, lane_id, best, best_id, size: int) -> N
     tree(lane_id, size, combine)
 
 
-def argmax_split_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable | None = None):
+def argmax_split_gpu(
+    name: str, p: Params, words: int = PARTIAL, more: Callable | None = None, named: bool = False
+):
     """What one workgroup finds in a chunk: PARTIAL words, and behind them what more(each, tx, the chunk's largest) gives thread 0;
-    each(use) calls use(value, id) for the logits that fall to a thread."""
+    each(use) calls use(value, index) for the logits that fall to a thread."""
     m, vocab, padded = int(p["m"]), int(p["n"]), int(p["padded"])
     chunks = num_chunks(vocab)
 
-    def body(args, logits, partial):
+    def body(args, logits, *rest):
+        *names, partial = rest
         with threads(chunks, m, 1, THREADS) as (chunk, row, _, tx):
             values, ids, goods = (
                 shared(THREADS, "float32"),
@@ -135,12 +151,14 @@ def argmax_split_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable 
             )
             best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
 
+            def take(i, use: Callable) -> None:
+                at = T.bind(chunk * CHUNK + i * THREADS + tx)
+                with when(at < vocab):
+                    use(T.bind(logits[row * padded + at]), at)
+
             def each(use: Callable) -> None:
-                with when(row < args[1]):
-                    for i in range(CHUNK // THREADS):
-                        at = T.bind(chunk * CHUNK + i * THREADS + tx)
-                        with when(at < vocab):
-                            use(T.bind(logits[row * padded + at]), at)
+                with when(row < args[1]), T.serial(0, CHUNK // THREADS) as i:
+                    take(i, use)
 
             def consider(value, at) -> None:
                 _consider(value, at, best, best_id)
@@ -149,7 +167,9 @@ def argmax_split_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable 
             store(best, 0, f32(LOWEST))
             store(best_id, 0, T.int32(vocab - 1))
             store(good, 0, T.int32(1))
-            each(consider)
+            with when(row < args[1]):
+                for i in range(CHUNK // THREADS):
+                    take(i, consider)
             store(values, tx, best[0])
             store(ids, tx, best_id[0])
             store(goods, tx, good[0])
@@ -159,12 +179,13 @@ def argmax_split_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable 
             with when(T.And(tx == 0, row < args[1])):
                 at = T.bind((row * chunks + chunk) * words)
                 store(partial, at, T.reinterpret("int32", values[0]))
-                store(partial, at + 1, ids[0])
+                store(partial, at + 1, _name(names, ids[0]))
                 store(partial, at + 2, goods[0])
                 for i, value in enumerate(extra):
                     store(partial, at + PARTIAL + i, T.reinterpret("int32", value))
 
-    return prim_func(name, [("args", ARGS, "int32"), logits_buffer(p), _partial(p, words)], body)
+    inputs = [("args", ARGS, "int32"), logits_buffer(p), *_names(p, named)]
+    return prim_func(name, [*inputs, _partial(p, words)], body)
 
 
 MERGE_LANES = 32  # threads that merge one row's chunks
@@ -352,8 +373,16 @@ def _score_gpu(name: str, p: Params):
 _LOGITS = (("args", "read"), ("logits", "read"))
 STATE = (("args", "read_write"), ("tokens", "read_write"))
 ARGMAX = Op("argmax", cpu=Form((*_LOGITS, ("out", "write")), _argmax_cpu, by_row))
+ARGMAX_NAMED = Op(
+    "argmax_named",
+    cpu=Form((*_LOGITS, ("ids", "read"), ("out", "write")), partial(_argmax_cpu, named=True), by_row),
+)
 ADVANCE = Op("advance", cpu=Form((*STATE, ("out", "read"), ("done", "write")), _advance_cpu))
 ARGMAX_SPLIT = Op("argmax_split", gpu=Form((*_LOGITS, ("partial", "write")), argmax_split_gpu))
+ARGMAX_SPLIT_NAMED = Op(
+    "argmax_split_named",
+    gpu=Form((*_LOGITS, ("ids", "read"), ("partial", "write")), partial(argmax_split_gpu, named=True)),
+)
 ARGMAX_MERGE = Op(
     "argmax_merge",
     gpu=Form(

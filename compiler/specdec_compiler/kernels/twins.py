@@ -311,7 +311,8 @@ def argmax(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     for row in _rows(a):
         logits = _logits(p, a, row)
         best = int(np.flatnonzero(logits == logits.max())[0]) if np.isfinite(logits).all() else -1
-        out[first + row] = best, best >= 0
+        named = int(a["ids"][best]) if "ids" in a and best >= 0 else best
+        out[first + row] = named, best >= 0
     return {"out": out}
 
 
@@ -394,6 +395,8 @@ TWINS: dict[str, Twin] = {
     "concat3": concat,
     "choose": choose,
     "choose_measured": choose_measured,
+    "choose_named": choose,
+    "choose_measured_named": choose_measured,
     "score": score,
     "accept": accept,
 }

@@ -41,11 +41,12 @@ def split_argmax(program: Straight) -> Straight:
     measures = {call.inputs[1]: call for call in program.calls if call.op == "measure"}  # by logits
     calls: list[Call] = []
     for call in program.calls:
-        if call.op == "argmax":
+        if call.op in ("argmax", "argmax_named"):
+            kind, words = ("measure", MEASURED) if call.inputs[1] in measures else ("argmax", PARTIAL)
+            op = call.op.replace("argmax", f"{kind}_split")
             p, partial = call.params, call.outputs[0] + "_partial"
-            op, words = ("measure", MEASURED) if call.inputs[1] in measures else ("argmax", PARTIAL)
             shape = (int(p["m"]), num_chunks(int(p["n"])), words)
-            calls.append(replace(call, op=f"{op}_split", outputs=(partial,), types=((shape, "int32"),)))
+            calls.append(replace(call, op=op, outputs=(partial,), types=((shape, "int32"),)))
         elif call.op == "measure":
             continue
         elif call.op == "advance":

@@ -1,7 +1,7 @@
 """Drafts that use their champion's embedding and head: a Hugging Face folder without those tables and without a tokenizer.
 
 Knows the champion as a ModelSpec. Invariant: the spec's "embed" and "head" are the champion's own tensors, its text is the
-champion's; everything else is the folder's.
+champion's; everything else is the folder's. Where the draft has a vocabulary of its own, its "head" is those rows of the champion's.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from specdec_runtime.faults import ArtifactError
 
 from .hf import open_tensors, read_config
 from .locate import locate
 from .packed import declared_format
 from .safetensors_file import read_json
-from .spec import ModelSpec, Quantization, Weight
+from .spec import ModelSpec, Quantization, QuantWeight, Weight
 
 FLOATS = Quantization("q8", "q8")  # a small draft's floats: 4 bits would cost it more agreement than bytes
 
@@ -33,7 +34,8 @@ def open_draft(source: str, folder: Path, champion: ModelSpec) -> ModelSpec:
         )
     data = read_json(path / "config.json")
     where = str(path / "config.json")
-    own = replace(read_config(data, path), own_embedding=False, tied_embedding=champion.config.tied_embedding)
+    own = replace(read_config(data, path), own_embedding=False)
+    own = replace(own, tied_embedding=champion.config.tied_embedding and not own.head_ids)
     for what, mine, theirs in (
         ("vocab_size", own.vocab_size, champion.config.vocab_size),
         ("hidden_size", own.hidden, champion.config.hidden),
@@ -44,6 +46,25 @@ def open_draft(source: str, folder: Path, champion: ModelSpec) -> ModelSpec:
     read_own = open_tensors(path, own, declared_format(data, where), FLOATS)
 
     def read(name: str) -> Weight:
-        return champion.read(name) if name in ("embed", "head") else read_own(name)
+        if name == "head" and own.head_ids:
+            return _rows(champion.tensor("head"), _ids())
+        return champion.tensor(name) if name in ("embed", "head") else read_own(name)
+
+    def _ids() -> np.ndarray:
+        ids = read_own("vocabulary")
+        assert isinstance(ids, np.ndarray)
+        if int(ids[-1]) >= own.vocab_size:
+            message = f"the id {int(ids[-1])} is outside the vocabulary of {own.vocab_size}"
+            raise ArtifactError(
+                message, f"{path}: tensor draft_vocabulary", "use a draft made for this champion"
+            )
+        return ids
 
     return ModelSpec(own, champion.text, None, read)
+
+
+def _rows(weight: Weight, ids: np.ndarray) -> QuantWeight:
+    """Those rows of a matrix, to the bit."""
+    assert isinstance(weight, QuantWeight)
+    minimum = None if weight.minimum is None else weight.minimum[ids]
+    return QuantWeight(weight.format, weight.codes[ids], weight.scale[ids], minimum)

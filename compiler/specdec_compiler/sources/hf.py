@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from specdec_runtime.faults import ArtifactError
 
 from ..quantize import Format, check_finite, check_groups, quantize
@@ -37,7 +38,14 @@ _LAYER_NAMES = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-_TOP_NAMES = {"embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight"}
+_TOP_NAMES = {
+    "embed": "model.embed_tokens.weight",
+    "norm": "model.norm.weight",
+    "head": "lm_head.weight",
+    "vocabulary": "draft_vocabulary",
+}
+
+_WRITE_AGAIN = "write the folder again with write_draft_folder"
 
 # Keys of config.json that change the function, with the values that do not (the first is the default).
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -62,6 +70,10 @@ def open_hf(folder: Path, quantization: Quantization) -> ModelSpec:
     """
     data = read_json(folder / "config.json")
     config = read_config(data, folder)
+    if config.head_ids:
+        message = "draft_vocabulary_size is for drafts that use the champion's head"
+        action = 'use it with embedding = "champion" in the recipe'
+        raise ArtifactError(message, str(folder / "config.json"), action)
     read = open_tensors(folder, config, declared_format(data, str(folder / "config.json")), quantization)
     return ModelSpec(config, read_hf_text(folder, config.vocab_size), None, read)
 
@@ -105,7 +117,11 @@ def read_config(data: dict[str, Any], folder: Path) -> ModelConfig:
         norm_eps=_number(data, "rms_norm_eps", where, 1e-6),
         context=_integer(data, "max_position_embeddings", where, 2048),
         tied_embedding=data.get("tie_word_embeddings", False) is True,
+        head_ids=_integer(data, "draft_vocabulary_size", where, 0),
     )
+    if not 0 <= config.head_ids <= config.vocab_size:
+        message = f"draft_vocabulary_size is {config.head_ids}, the vocabulary has {config.vocab_size} ids"
+        raise ArtifactError(message, where, "correct the file")
     return check_config(config, where)
 
 
@@ -184,6 +200,8 @@ def _read(
     tensors: dict[str, FloatTensor], packed: Format | None, quantization: Quantization, name: str
 ) -> Weight:
     stored = stored_name(name)
+    if name == "vocabulary":
+        return _read_ids(tensors[stored])
     if packed is not None and not name.endswith("norm"):
         return read_packed(tensors, stored, packed)
     values = tensors[stored].read()
@@ -191,3 +209,13 @@ def _read(
         check_finite(values, tensors[stored].where)
         return values
     return quantize(values, quantization.for_tensor(name), tensors[stored].where)
+
+
+def _read_ids(tensor: FloatTensor) -> np.ndarray:
+    """The ids of a draft's head: int32, ascending, from 0 on."""
+    if tensor.dtype != "I32":
+        raise ArtifactError(f"the tensor is {tensor.dtype}, not I32", tensor.where, _WRITE_AGAIN)
+    ids = tensor.raw.view("<i4").astype(np.int32)
+    if ids[0] < 0 or (np.diff(ids) <= 0).any():
+        raise ArtifactError("the ids do not ascend from 0 on", tensor.where, _WRITE_AGAIN)
+    return ids

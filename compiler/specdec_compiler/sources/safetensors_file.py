@@ -1,7 +1,7 @@
 """The safetensors container: one file, or several with an index; records and raw bytes of each tensor; the bytes of a new file.
 
 Knows no model. Read without torch and without the safetensors package, which has no numpy type for bf16.
-Invariants: every offset is checked against the file before it is used; dtypes are F32, F16 or BF16, and I8 or U8
+Invariants: every offset is checked against the file before it is used; dtypes are F32, F16 or BF16, and I8, U8 or I32
 where packed.py says what they hold.
 """
 
@@ -21,7 +21,7 @@ from .floats import FLOAT_TYPES, widen
 
 _GET_AGAIN = "download or write the file again"
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
-_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
+_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "I32": 4, "I8": 1, "U8": 1}
 
 
 @dataclass(frozen=True)

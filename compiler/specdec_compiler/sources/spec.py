@@ -35,7 +35,8 @@ _LAYER_PARTS = ("attn_norm", "q", "k", "v", "o", "mlp_norm", "gate", "up", "down
 class ModelConfig:
     """Sizes and constants of a model; rope_theta and norm_eps as the file states them.
 
-    own_embedding: False for a draft that stores no embedding and no head, because it uses the champion's.
+    own_embedding: False for a draft that stores no embedding and no head, because it uses the champion's. head_ids: how many ids
+    the head of such a draft covers, those of the tensor "vocabulary"; 0 means all.
     """
 
     architecture: str
@@ -52,12 +53,13 @@ class ModelConfig:
     context: int
     tied_embedding: bool
     own_embedding: bool = True
+    head_ids: int = 0
 
     def tensor_names(self) -> list[str]:
         """The stored tensors, in the order of use; "head" only when it is not tied to the embedding."""
         layers = [f"layers.{i}.{part}" for i in range(self.num_layers) for part in _LAYER_PARTS]
         if not self.own_embedding:
-            return [*layers, "norm"]
+            return [*layers, "norm", *(["vocabulary"] if self.head_ids else [])]
         return ["embed", *layers, "norm", *([] if self.tied_embedding else ["head"])]
 
 
@@ -106,7 +108,7 @@ class ModelSpec:
         return tensor_shape(self.config, name)
 
     def tensor(self, name: str) -> Weight:
-        """Read one tensor: QuantWeight for a matrix, f32 [hidden] for a norm; "head" is "embed" when tied.
+        """Read one tensor: QuantWeight for a matrix, f32 [hidden] for a norm; "head" is "embed" when tied; "vocabulary" int32.
 
         Raises ArtifactError (damaged or unsuitable data) and ContractError (no such name).
         """
@@ -125,7 +127,9 @@ def tensor_shape(config: ModelConfig, name: str) -> tuple[int, ...]:
     if name == "norm":
         return (hidden,)
     if name in ("embed", "head"):
-        return (config.vocab_size, hidden)
+        return (config.head_ids if name == "head" and config.head_ids else config.vocab_size, hidden)
+    if name == "vocabulary":
+        return (config.head_ids,)
     shapes: dict[str, tuple[int, ...]] = {
         "attn_norm": (hidden,),
         "q": (rows_q, hidden),

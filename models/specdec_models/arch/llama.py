@@ -78,7 +78,9 @@ class Llama(nn.Module):
         if shape.head:
             self.norm = RMSNorm(c.hidden, c.norm_eps)
             if not c.tied_embedding:
-                self.head = Matrix(c.padded_vocab, c.hidden, c.formats.by_name["head"])
+                self.head = Matrix(c.logits[1], c.hidden, c.formats.by_name["head"])
+            if c.head_ids:
+                self.vocabulary = nn.Parameter((c.head_ids,), "int32")
 
     def forward(self):
         """Programs with a head return (logits, out, advanced), measured ones their statistics before the last. A prefill ends where
@@ -96,8 +98,9 @@ class Llama(nn.Module):
         x = last(state, x)
         head = self.embed if c.tied_embedding else self.head
         logits = head(state.args, *self.norm(state.args, x))
-        over = {"m": m, "n": c.vocab_size, "padded": c.padded_vocab}
-        results = [op("argmax", [state.args, logits], [((OUT_ROWS, 2), "int32")], **over)]
+        choose, names = ("argmax_named", [self.vocabulary]) if c.head_ids else ("argmax", [])
+        over = {"m": m, "n": c.logits[0], "padded": c.logits[1]}
+        results = [op(choose, [state.args, logits, *names], [((OUT_ROWS, 2), "int32")], **over)]
         if self.shape.measured:
             results.append(op("measure", [state.args, logits], [((OUT_ROWS, 2), "float32")], **over))
         done = op("advance", [state.args, state.tokens, results[0]], [((1,), "int32")], tokens=c.num_tokens)
