@@ -27,6 +27,7 @@ from specdec_compiler.drafts import (
 )
 from specdec_compiler.recipe import read_recipe
 from specdec_compiler.sources import ModelConfig, ModelSpec, locate
+from specdec_compiler.sources.packed import Formats
 from specdec_runtime.faults import ArtifactError
 
 from .corpus import Corpus
@@ -45,6 +46,7 @@ _NAMES = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
+FORMATS = Formats("q8", "q4")  # measured: 4 bits cost attention more agreement than the feed-forward part
 OBJECTIVES = {
     "whole": "kl(champion || draft), full vocabulary",
     "filtered": "the same, on the positions AdaSPEC's filter keeps",
@@ -69,7 +71,7 @@ def export(
     shape = DraftShape(tuple(recipe.draft.copy), recipe.draft.ffn)
     out = folder / "draft"
     tensors = {_hf_name(name): tensor.float().numpy() for name, tensor in state["trained"].items()}
-    files = write_draft_folder(out, _hf_config(shape.config(spec.config, recipe.name)), tensors, "q8")
+    files = write_draft_folder(out, _hf_config(shape.config(spec.config, recipe.name)), tensors, FORMATS)
     prompts = [item for path in _prompt_files(folder) for item in read_prompts_file(path)]
     digest = write_prompts(out, [text for _, text in prompts])
     champion = read_recipe(recipe.folder / recipe.champion)

@@ -41,7 +41,7 @@ class DraftSizes:
 
 @dataclass(frozen=True)
 class TrainRecipe:
-    """steps: optimizer steps by the whole loss. filter_steps: of a fresh draft by AdaSPEC's filter, the first as reference (0: none)."""
+    """steps: optimizer steps by the whole loss. filter_steps: by AdaSPEC's filter, of a fresh draft, the first as reference (or 0)."""
 
     seed: int
     steps: int

@@ -1,8 +1,8 @@
 """Stage 1: the champion writes the training text.
 
 Four kinds of prompts: composed ones; some whose user turn the champion writes itself (given the chat form up to where a user speaks,
-after Magpie, Xu et al. 2024); then, about passages it wrote, and second turns. Each stage of writing is a file, so a stopped run goes on
-with the next one. Invariant: nothing comes from outside but the templates and word lists of this package.
+after Magpie, Xu et al. 2024); then, about passages it wrote, and second turns. Each stage of writing is a file, so a stopped run goes
+on with the next one. Invariant: nothing comes from outside but the templates and word lists of this package.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from specdec_compiler.drafts import (
     write_prompts,
     write_provenance,
 )
-from specdec_compiler.quantize import Format
+from specdec_compiler.sources.packed import EIGHT_BITS, Formats
 from specdec_compiler.sources.safetensors_file import read_safetensors
 from specdec_compiler.tiny import make_tiny
 
@@ -54,7 +54,7 @@ def trained_pair(
     seed: int = 1,
     *,
     vocab: int = 384,
-    format: Format = "q8",
+    formats: Formats = EIGHT_BITS,
     sizes: dict[str, Any] | None = None,
     prompts: Sequence[str] = PROMPTS,
     tied: bool | None = None,
@@ -69,7 +69,7 @@ def trained_pair(
     if sizes is not None:
         config |= sizes
         tensors = random_layers(config, seed)
-    files = write_draft_folder(folder / "trained", config, tensors, format, vocabulary)
+    files = write_draft_folder(folder / "trained", config, tensors, formats, vocabulary)
     write_manifest(folder, files, prompts)
     write_strata(folder / "strata", EVALUATION)
     (folder / "recipe.toml").write_text(RECIPE)

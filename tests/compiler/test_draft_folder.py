@@ -16,7 +16,7 @@ from specdec_compiler.inspect import render, summary
 from specdec_compiler.quantize import QuantWeight, dequantize, unpack_q8
 from specdec_compiler.recipe import read_recipe
 from specdec_compiler.sources import open_draft, open_source
-from specdec_compiler.sources.packed import pack_floats, packed_values
+from specdec_compiler.sources.packed import Formats, pack_floats, packed_values
 from specdec_compiler.sources.safetensors_file import read_safetensors, safetensors_bytes
 from specdec_compiler.tiny import make_tiny
 from specdec_runtime.bundle import Bundle, open_bundle
@@ -25,9 +25,11 @@ from specdec_runtime.faults import ArtifactError
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
 
 
-@pytest.mark.parametrize("format", ["q8", "q4"])
-def test_what_is_written_is_what_is_read(tmp_path, format) -> None:
-    recipe = read_recipe(trained_pair(tmp_path, format=format))
+@pytest.mark.parametrize(
+    "formats", [Formats("q8"), Formats("q4"), Formats("q8", "q4"), Formats("q4", "q8")], ids=str
+)
+def test_what_is_written_is_what_is_read(tmp_path, formats) -> None:
+    recipe = read_recipe(trained_pair(tmp_path, formats=formats))
     draft = open_models(recipe).draft
     assert draft is not None
     _, tensors = champion_layers(tmp_path / "champion")
@@ -36,6 +38,7 @@ def test_what_is_written_is_what_is_read(tmp_path, format) -> None:
             stored = (
                 f"model.layers.{layer}.{'mlp' if part in ('gate', 'up', 'down') else 'self_attn'}.{part}_proj"
             )
+            format = (formats.feed_forward or formats.matrices) if "mlp" in stored else formats.matrices
             wanted = pack_floats(tensors[stored + ".weight"], format, "test")
             found = draft.tensor(f"layers.{layer}.{part}")
             assert isinstance(found, QuantWeight) and found.format == format
@@ -134,7 +137,7 @@ def test_a_packed_folder_with_tables_of_its_own(tmp_path) -> None:
     tensors["model.embed_tokens.weight"] = read_safetensors(champion / "model.safetensors")[
         "model.embed_tokens.weight"
     ].read()
-    write_draft_folder(tmp_path / "own", config, tensors, "q8")
+    write_draft_folder(tmp_path / "own", config, tensors)
     (tmp_path / "own" / "tokenizer.json").write_bytes((champion / "tokenizer.json").read_bytes())
     found = open_source("own", tmp_path).tensor("embed")
     assert isinstance(found, QuantWeight)
@@ -164,7 +167,7 @@ def test_a_vocabulary_that_does_not_ascend(tmp_path, ids) -> None:
     make_tiny(tmp_path, 1)
     config, tensors = champion_layers(tmp_path / "champion")
     with pytest.raises(ArtifactError, match="draft_vocabulary"):
-        write_draft_folder(tmp_path / "out", config, tensors, "q8", np.array(ids))
+        write_draft_folder(tmp_path / "out", config, tensors, vocabulary=np.array(ids))
 
 
 def refused(folder: Path) -> str:
@@ -177,6 +180,14 @@ def refused(folder: Path) -> str:
     ("changes", "found"),
     [
         ({"specdec_format": {"version": 1, "matrices": "q3"}}, "matrices = 'q3' is no known format"),
+        (
+            {"specdec_format": {"version": 1, "matrices": "q8", "feed_forward": "q2"}},
+            "feed_forward = 'q2' is no known",
+        ),
+        (
+            {"specdec_format": {"version": 1, "matrices": "q8", "feed_forward": "q4"}},
+            "the q4 part of .*gate_proj.weight is missing",
+        ),
         ({"specdec_format": {"version": 2, "matrices": "q8"}}, "version = 2 is not one"),
         ({"specdec_format": {"version": 1, "matrices": "q8", "group": 32}}, "not of the keys"),
         ({"specdec_format": "q8"}, "not of the keys"),

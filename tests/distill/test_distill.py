@@ -1,4 +1,4 @@
-"""specdec-distill on a tiny champion, on the CPU: the draft learns, its folder passes the gate, and decoding with it stays the champion's."""
+"""specdec-distill on a tiny champion, on the CPU: the draft learns, its folder passes the gate, ids stay the champion's."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from runs import KS, Native, check_books, random_prompt
 from specdec_compiler.build import build_bundle, open_models
 from specdec_compiler.drafts.gate import Gate
 from specdec_compiler.recipe import read_recipe
+from specdec_compiler.sources.packed import Formats
 from specdec_runtime.decode.effects import Submit
 from specdec_tools.browser import BrowserOptions, page_session
 from specdec_tools.serve import running_site
@@ -23,11 +24,11 @@ KINDS = {
     "own layers, tied": {"seed": 1, "tied": True},
     "own layers, untied": {"seed": 2, "tied": False},
     "other sizes": {"seed": 3, "tied": True, "sizes": OWN_SIZES},
-    "other sizes, q4, some ids": {
+    "other sizes, mixed, some ids": {
         "seed": 4,
         "tied": False,
         "sizes": OWN_SIZES,
-        "format": "q4",
+        "formats": Formats("q8", "q4"),
         "vocabulary": SOME_IDS,
     },
     "own layers, some ids": {"seed": 5, "tied": True, "vocabulary": SOME_IDS},
@@ -72,7 +73,7 @@ def test_the_champions_own_layers_are_nearly_always_accepted(bundles, kind) -> N
     assert speculation["num_accepted"] >= 0.9 * speculation["num_evaluated"]
 
 
-@pytest.mark.parametrize("kind", ["other sizes", "other sizes, q4, some ids", "own layers, some ids"])
+@pytest.mark.parametrize("kind", ["other sizes", "other sizes, mixed, some ids", "own layers, some ids"])
 def test_what_it_drafts_is_its_own_greedy_text(bundles, kind) -> None:
     """The draft's programs over borrowed tables, against the slow model in NumPy."""
     bundle = bundles(kind)
@@ -101,7 +102,7 @@ def test_what_it_drafts_is_its_own_greedy_text(bundles, kind) -> None:
     ids=["wasm", "webgpu"],
 )
 def test_in_a_browser(bundles, options) -> None:
-    bundle = bundles("other sizes, q4, some ids" if options.backend == "wasm" else "own layers, some ids")
+    bundle = bundles("other sizes, mixed, some ids" if options.backend == "wasm" else "own layers, some ids")
     prompt = random_prompt(2, 517)
 
     async def runs() -> tuple[dict, list[dict]]:

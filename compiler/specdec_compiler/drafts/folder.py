@@ -17,7 +17,7 @@ from specdec_runtime.faults import ArtifactError
 
 from ..quantize import Format, check_finite
 from ..sources.hf import read_config, stored_name
-from ..sources.packed import KEY, declaration, pack_floats, packed_tensors
+from ..sources.packed import EIGHT_BITS, KEY, Formats, declaration, pack_floats, packed_tensors
 from ..sources.safetensors_file import safetensors_bytes
 from ..sources.spec import ModelConfig, tensor_shape
 
@@ -31,7 +31,7 @@ def write_draft_folder(
     folder: Path | str,
     config: dict[str, Any],
     tensors: dict[str, np.ndarray],
-    format: Format = "q8",
+    formats: Formats = EIGHT_BITS,
     vocabulary: np.ndarray | None = None,
 ) -> dict[str, str]:
     """Write config.json and model.safetensors into `folder` (made if absent); -> {file: SHA-256} for the provenance.
@@ -47,7 +47,7 @@ def write_draft_folder(
         **config,
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        KEY: declaration(format),
+        KEY: declaration(formats),
     }
     if vocabulary is not None:
         whole[_SIZE] = len(vocabulary)
@@ -62,7 +62,7 @@ def write_draft_folder(
         records[_VOCABULARY] = ("I32", _checked_ids(vocabulary, sizes))
         wanted.pop(_VOCABULARY, None)
     for name, shape in wanted.items():
-        for stored, values in _stored(name, shape, tensors, format).items():
+        for stored, values in _stored(name, shape, tensors, formats.of(name)).items():
             records[stored] = (_DTYPES[values.dtype.name], values)
     data = {
         "config.json": (json.dumps(whole, indent=2, sort_keys=True) + "\n").encode(),

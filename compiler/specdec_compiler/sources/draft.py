@@ -14,7 +14,7 @@ from specdec_runtime.faults import ArtifactError
 
 from .hf import open_tensors, read_config
 from .locate import locate
-from .packed import declared_format
+from .packed import declared_formats
 from .safetensors_file import read_json
 from .spec import ModelSpec, Quantization, QuantWeight, Weight
 
@@ -43,7 +43,7 @@ def open_draft(source: str, folder: Path, champion: ModelSpec) -> ModelSpec:
         if mine != theirs:
             message = f"{what} is {mine}, the champion's is {theirs}: its embedding does not fit"
             raise ArtifactError(message, where, "use a draft made for this champion")
-    read_own = open_tensors(path, own, declared_format(data, where), FLOATS)
+    read_own = open_tensors(path, own, declared_formats(data, where), FLOATS)
 
     def read(name: str) -> Weight:
         if name == "head" and own.head_ids:

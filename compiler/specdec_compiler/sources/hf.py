@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from specdec_runtime.faults import ArtifactError
 
-from ..quantize import Format, check_finite, check_groups, quantize
+from ..quantize import check_finite, check_groups, quantize
 from .hf_text import read_hf_text
-from .packed import check_packed, declared_format, read_packed, stored_parts
+from .packed import Formats, check_packed, declared_formats, read_packed, stored_parts
 from .safetensors_file import FloatTensor, open_safetensors, read_json
 from .spec import (
     ModelConfig,
@@ -74,12 +74,12 @@ def open_hf(folder: Path, quantization: Quantization) -> ModelSpec:
         message = "draft_vocabulary_size is for drafts that use the champion's head"
         action = 'use it with embedding = "champion" in the recipe'
         raise ArtifactError(message, str(folder / "config.json"), action)
-    read = open_tensors(folder, config, declared_format(data, str(folder / "config.json")), quantization)
+    read = open_tensors(folder, config, declared_formats(data, str(folder / "config.json")), quantization)
     return ModelSpec(config, read_hf_text(folder, config.vocab_size), None, read)
 
 
 def open_tensors(
-    folder: Path, config: ModelConfig, packed: Format | None, quantization: Quantization
+    folder: Path, config: ModelConfig, packed: Formats | None, quantization: Quantization
 ) -> Callable[[str], Weight]:
     """The reader of a folder's tensors, all of which have been found in their places. packed: what config.json declares."""
     tensors = open_safetensors(folder)
@@ -165,7 +165,7 @@ def stored_name(name: str) -> str:
 
 
 def _check_tensors(
-    tensors: dict[str, FloatTensor], config: ModelConfig, packed: Format | None, folder: Path
+    tensors: dict[str, FloatTensor], config: ModelConfig, packed: Formats | None, folder: Path
 ) -> None:
     # A tied head may be stored again; old files store the rope frequencies, which follow from the base.
     known = {"lm_head.weight"} if config.tied_embedding and config.own_embedding else set()
@@ -174,8 +174,8 @@ def _check_tensors(
         if len(shape) == 2:
             check_groups(shape, f"{folder}: tensor {stored}")
         if len(shape) == 2 and packed is not None:
-            check_packed(tensors, stored, shape, packed, str(folder))
-            known |= set(stored_parts(stored, packed).values())
+            check_packed(tensors, stored, shape, packed.of(stored), str(folder))
+            known |= set(stored_parts(stored, packed.of(stored)).values())
         else:
             _check_float(tensors, stored, shape, folder)
             known.add(stored)
@@ -197,13 +197,13 @@ def _check_float(tensors: dict[str, FloatTensor], stored: str, shape: tuple[int,
 
 
 def _read(
-    tensors: dict[str, FloatTensor], packed: Format | None, quantization: Quantization, name: str
+    tensors: dict[str, FloatTensor], packed: Formats | None, quantization: Quantization, name: str
 ) -> Weight:
     stored = stored_name(name)
     if name == "vocabulary":
         return _read_ids(tensors[stored])
     if packed is not None and not name.endswith("norm"):
-        return read_packed(tensors, stored, packed)
+        return read_packed(tensors, stored, packed.of(stored))
     values = tensors[stored].read()
     if values.ndim == 1:
         check_finite(values, tensors[stored].where)

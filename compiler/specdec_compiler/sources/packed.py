@@ -1,7 +1,7 @@
 """Matrices that a safetensors file holds already in groups of 32, for small files that keep their values to the bit.
 
-Knows the layout, no model. config.json says {"specdec_format": {"version": 1, "matrices": "q8" | "q4"}}; then the matrix
-[N, K] called BASE.weight is stored as
+Knows the layout, no model. config.json says {"specdec_format": {"version": 1, "matrices": "q8" | "q4"}}, and, where the matrices of
+the feed-forward part have another format, "feed_forward" beside it; then the matrix [N, K] called BASE.weight is stored as
   q8  BASE.q8 I8 [N, K]; BASE.scale F16 [N, K/32]                                          weight = scale * code
   q4  BASE.q4 U8 [N, K/2]; BASE.scale, BASE.minimum F16 [N, K/32]                weight = scale * code + minimum
 (q4: the even k of a pair is the low half of its byte). Norms stay floats. Invariants: scales are rounded to f16 before the
@@ -10,7 +10,8 @@ codes are chosen, so what is written is what is read, and nothing is ever quanti
 
 from __future__ import annotations
 
-from typing import Any, cast
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from specdec_runtime.faults import ArtifactError
@@ -25,24 +26,39 @@ _PARTS = {"q8": {"q8": "I8", "scale": "F16"}, "q4": {"q4": "U8", "scale": "F16",
 _HALF_MAX = np.float32(65504)
 
 
-def declaration(format: Format) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Formats:
+    """The formats of a folder's matrices; feed_forward None: as the others."""
+
+    matrices: Format = "q8"
+    feed_forward: Format | None = None
+
+    def of(self, stored: str) -> Format:
+        """The format of the matrix that the file calls `stored`."""
+        return self.feed_forward if self.feed_forward is not None and ".mlp." in stored else self.matrices
+
+
+EIGHT_BITS = Formats()
+
+
+def declaration(formats: Formats) -> dict[str, Any]:
     """What config.json says under KEY."""
-    return {"version": VERSION, "matrices": format}
+    return {"version": VERSION, **{key: value for key, value in asdict(formats).items() if value is not None}}
 
 
-def declared_format(config: dict[str, Any], where: str) -> Format | None:
-    """The format that config.json declares; None for a folder of floats. Raises ArtifactError for any other."""
+def declared_formats(config: dict[str, Any], where: str) -> Formats | None:
+    """The formats that config.json declares; None for a folder of floats. Raises ArtifactError for any other."""
     if KEY not in config:
         return None
     value = config[KEY]
-    if not isinstance(value, dict) or set(value) != {"version", "matrices"}:
-        message = f"{KEY} = {value!r} is not of the keys version and matrices"
+    if not isinstance(value, dict) or set(value) - {"feed_forward"} != {"version", "matrices"}:
+        message = f"{KEY} = {value!r} is not of the keys version, matrices and, if it differs, feed_forward"
     elif type(value["version"]) is not int or value["version"] != VERSION:
         message = f"{KEY}.version = {value['version']!r} is not one that this compiler reads ({VERSION})"
-    elif value["matrices"] not in _PARTS:
-        message = f"{KEY}.matrices = {value['matrices']!r} is no known format: q8 or q4"
+    elif wrong := [key for key in ("matrices", "feed_forward") if value.get(key, "q8") not in _PARTS]:
+        message = f"{KEY}.{wrong[0]} = {value[wrong[0]]!r} is no known format: q8 or q4"
     else:
-        return cast(Format, value["matrices"])
+        return Formats(value["matrices"], value.get("feed_forward"))
     raise ArtifactError(message, where, _AGAIN)
 
 
