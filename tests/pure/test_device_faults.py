@@ -157,6 +157,10 @@ def test_a_draft_that_is_not_finite_ends_its_submits_rounds(call):
     spoilt = {"draft_not_finite": 1} if name.startswith("draft.step") else {}
     assert result.result["speculation"]["fallbacks"] in (spoilt, {})
     assert not spoilt or call > 4 or result.result["speculation"]["fallbacks"] == spoilt
+    if result.result["speculation"]["fallbacks"]:
+        kinds = [batch.kind for batch in result.backend.submits[first + 1 :]]
+        rested = next(number for number, kind in enumerate(kinds) if kind != "verify")
+        assert rested == REST_CYCLES, "so many submits, in whichever round it was found"
 
 
 def test_a_device_that_stands_elsewhere_is_a_fault_before_anything_is_committed():

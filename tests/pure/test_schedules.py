@@ -9,6 +9,7 @@ import schedule_suite as suite
 from exactness_suite import COSTS, VOCAB
 from plan_factory import load_made
 from simulate import generate, mostly, plain_ids, seeded
+from specdec_runtime.backends.scripted import Script
 from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, View
 from specdec_runtime.decode.programs import Programs
 from specdec_runtime.faults import ArtifactError, ContractError, RequestError
@@ -55,6 +56,18 @@ def test_sources_have_records_of_their_own():
 
 def test_confidence_is_exact_and_verifies_whatever_it_drew():
     suite.check_confidence()
+
+
+@pytest.mark.parametrize("at", range(4, 12))
+def test_confidence_outlives_a_draft_row_that_is_not_finite(at):
+    """Its confidence is no number then, and nothing is decided by it: what was drawn before is verified, and the model rests."""
+    target, prompt = seeded(3, VOCAB), [5, 6, 7]
+    draft, schedule = mostly(target, seeded(4, VOCAB), 90), make_schedule("confidence", GPU, DEFAULT, 7)
+    script = Script(not_finite_calls={(at, 0)})
+    done = generate(PLAN, target, prompt, 30, "model", 7, draft, eos_ids=(), script=script, schedule=schedule)
+    assert done.ids == plain_ids(target, prompt, 30, 48)
+    was_draft = done.backend.submits[at].kind == "draft"
+    assert done.result["speculation"]["fallbacks"] == ({"draft_not_finite": 1} if was_draft else {})
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -21,7 +21,7 @@ class FakeBackend:
             "tokens": [0] * (CONTEXT + 64),
             "target.logits": [0.0] * (8 * PADDED),
         }
-        self.tensors |= {"target.score_ids": [0] * 8, "target.score": [0.0] * 24, "draft.stats": [0.0] * 16}
+        self.tensors |= {"target.score_ids": [0] * 8, "target.score": [0.0] * 24, "draft.stats": [0.0] * 64}
         for role in ("target", "draft"):
             pages = CONTEXT // PAGE
             self.tensors |= {

@@ -84,19 +84,27 @@ def test_schedules(rig: BrowserRig, fake_bundle: Path) -> None:
     for backend in BACKENDS:
         session = rig.page(rig.site(fake_bundle).url, backend)
         loaded = rig.do(session.load("/bundle/", costs=True))
-        assert (
-            loaded["schedules"] == ["fixed", "heuristic", "break_even"] and loaded["schedule"] == "break_even"
-        )
+        assert loaded["schedules"] == ["fixed", "heuristic", "confidence", "break_even"]
+        assert loaded["schedule"] == "break_even"
         costs = loaded["costs"]
         assert (costs["how"] == "assumed") == (backend == "webgpu"), costs
         assert all(ms > 0 for ms in [costs["sync"], costs["draft_step"], *costs["verify"].values()])
-        for schedule, drafter in (("auto", "chain"), ("break_even", "model"), ("heuristic", "chain")):
-            request = {"schedule": schedule, "drafter": drafter, "k": 7, "max_tokens": 90}
+        for schedule, drafter, rounds in (
+            ("auto", "chain", 1),
+            ("break_even", "model", 4),
+            ("heuristic", "model", 4),
+            ("confidence", "model", 1),
+        ):
+            request = {"schedule": schedule, "drafter": drafter, "k": 7, "max_tokens": 90, "rounds": rounds}
             result = _generate(rig, session, **request)
             assert result["token_ids"] == fake_greedy(PROMPT_IDS, 90)
             told = result["speculation"]["schedule"]
             assert told["name"] == ("break_even" if schedule == "auto" else schedule)
-            assert sum(told["choices"].values()) == result["speculation"]["num_cycles"]
+            num_submits, num_cycles = sum(told["choices"].values()), result["speculation"]["num_cycles"]
+            assert num_submits == num_cycles or (rounds > 1 and num_submits < num_cycles), told
+            assert schedule != "heuristic" or any("(4 rounds)" in label for label in told["choices"]), told
+            assert schedule != "confidence" or told["num_stops"] > 0, told
+        assert _generate(rig, session, drafter="model", schedule="auto")["speculation"]["rounds"] == 1
 
 
 def test_characters_are_never_cut(rig: BrowserRig, session: PageSession) -> None:
@@ -166,7 +174,6 @@ def test_requests_that_cannot_be_served(rig: BrowserRig, session: PageSession) -
         {"max_tokens": -1},
         {"drafter": "oracle"},
         {"schedule": "oracle"},
-        {"schedule": "confidence"},  # this draft does not measure it
     ]:
         with pytest.raises(RequestError):
             _generate(rig, session, **request)
