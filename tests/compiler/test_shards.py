@@ -43,7 +43,7 @@ def bundles(cut, tmp_path_factory) -> tuple[Bundle, Bundle]:
     folder = tmp_path_factory.mktemp("rows")
     recipe = make_tiny(folder, 4, VOCAB, tied=cut[0])
     for name, limit in (("whole", MAX_BINDING), ("cut", cut[1])):
-        build_bundle(recipe, folder / name, lambda what, done, total: None, limit)
+        build_bundle(recipe, folder / name, lambda what, done, total: None, max_binding=limit)
     return open_bundle(folder / "whole"), open_bundle(folder / "cut")
 
 
@@ -79,7 +79,7 @@ def test_windows_hold_the_rows_of_the_whole(bundles, cut) -> None:
     """A pass's windows, in order, are the bytes of the matrix; a head's results begin at its columns, an embedding's are all of x."""
     _, limit, count = cut
     whole, by_rows = (bound(bundle) for bundle in bundles)
-    assert whole.keys() == by_rows.keys() and len(whole) == 14  # 8 programs, 2 of which are prefills
+    assert whole.keys() == by_rows.keys() and len(whole) == 18  # 10 programs, 2 of which are prefills
     for (name, op), shards in by_rows.items():
         ((w, ws, out),) = whole[name, op]
         codes, scales, results = zip(*shards, strict=True)
@@ -111,7 +111,7 @@ def test_only_the_gpu_knows_of_shards(bundles, cut) -> None:
 
 def test_a_limit_above_every_matrix_changes_nothing(bundles, tmp_path: Path) -> None:
     whole = bundles[0]
-    build_bundle(whole.folder.parent / "recipe.toml", tmp_path / "b", lambda *_: None, 1 << 40)
+    build_bundle(whole.folder.parent / "recipe.toml", tmp_path / "b", lambda *_: None, max_binding=1 << 40)
     assert (tmp_path / "b" / "plan.json").read_bytes() == (whole.folder / "plan.json").read_bytes()
     assert (tmp_path / "b" / "kernels.wgsl").read_bytes() == (whole.folder / "kernels.wgsl").read_bytes()
 
