@@ -1,4 +1,5 @@
-"""How long the draft's runs are: from per-position agreement on the champion's own greedy text to tokens a target pass.
+"""How long the draft's runs are, and how far its own confidence can be believed: from per-position agreement on the champion's
+own greedy text to tokens a target pass and a calibrated table.
 
 Pure. On the champion's text a draft that is right up to a position has seen the very tokens it would have drafted itself, so
 agreement position by position, in the true context, is all that greedy verification looks at.
@@ -44,3 +45,22 @@ def runs(agreements: Sequence[Sequence[bool]], k: int) -> Runs:
             at += run + 1
         tokens += len(text)
     return Runs(tokens, passes, accepted, evaluated)
+
+
+def calibration(judged: Sequence[tuple[float, bool]], bins: int = 10) -> list[list[float]]:
+    """(log-probability of the draft's choice, whether it was the champion's) -> [[log-probability, P(right)], ...], both rising.
+
+    Bins of equal counts, each at its mean log-probability; neighbours whose shares fall are pooled (pool adjacent violators: Ayer et
+    al. 1955), so that a surer draft is never thought less right.
+    """
+    ordered = sorted(judged)
+    pools: list[list[float]] = []  # count, sum of log-probabilities, right ones
+    for i in range(bins):
+        part = ordered[len(ordered) * i // bins : len(ordered) * (i + 1) // bins]
+        if not part:
+            continue
+        pools.append([len(part), sum(sure for sure, _ in part), sum(right for _, right in part)])
+        while len(pools) > 1 and pools[-2][2] * pools[-1][0] >= pools[-1][2] * pools[-2][0]:
+            last = pools.pop()
+            pools[-1] = [a + b for a, b in zip(pools[-1], last, strict=True)]
+    return [[round(sure / count, 4), round(right / count, 4)] for count, sure, right in pools]

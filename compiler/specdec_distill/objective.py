@@ -95,12 +95,16 @@ class Measure:
         return grad * (gap >= least)[:, None]
 
     @torch.no_grad()
-    def agreement(self, student: torch.Tensor, teacher: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Per position: kl [n], whether the likeliest ids agree [n]."""
-        kls, sames = [], []
+    def agreement(
+        self, student: torch.Tensor, teacher: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Per position: kl [n], whether the likeliest ids agree [n], the draft's log-probability of its likeliest id [n]."""
+        kls, sames, sures = [], [], []
         for start in range(0, len(student), CHUNK):
             part = slice(start, start + CHUNK)
-            kl, same, _ = self._losses(student[part] @ self._head.T, teacher[part] @ self._head.T, 0.0)
+            ours = student[part] @ self._head.T
+            kl, same, _ = self._losses(ours, teacher[part] @ self._head.T, 0.0)
             kls.append(kl)
             sames.append(same)
-        return torch.cat(kls), torch.cat(sames)
+            sures.append(ours.float().log_softmax(-1).amax(-1))
+        return torch.cat(kls), torch.cat(sames), torch.cat(sures)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .agree import runs
+from .agree import calibration, runs
 from .corpus import LENGTHS, Batch, Corpus, batch_of, batches
 from .draft import Draft
 from .network import Llama
@@ -185,8 +185,10 @@ class Trainer:
 def evaluate(
     net: Llama, champion: Llama, measure: Measure, corpus: Corpus, tokens: int, device: str
 ) -> dict[str, Any]:
-    """On texts written at temperature 0: mean KL, agreement, and per k tokens a pass and acceptance; over all and by kind."""
+    """On texts written at temperature 0: mean KL, agreement, and per k tokens a pass and acceptance, over all and by kind; and
+    how often the draft is right by how sure it is (the recipe's schedule.confidence)."""
     agreements: dict[str, list[list[bool]]] = {}
+    judged: list[tuple[float, bool]] = []
     kl_sum, positions = 0.0, 0
     lens = np.diff(corpus.bounds)
     order = np.argsort(lens, kind="stable").tolist()
@@ -196,7 +198,8 @@ def evaluate(
         order = order[len(fitting) :]
         batch = batch_of(corpus, fitting, length, device)
         student, teacher = (learned_states(n, batch) for n in (net, champion))
-        kl, same = measure.agreement(student, teacher)
+        kl, same, sure = measure.agreement(student, teacher)
+        judged += zip(sure.tolist(), same.bool().tolist(), strict=True)
         kl_sum, positions = kl_sum + float(kl.sum()), positions + len(kl)
         parts = same.bool().cpu().split([int(lens[i] - corpus.starts[i]) for i in fitting])
         for index, part in zip(fitting, parts, strict=True):
@@ -205,6 +208,7 @@ def evaluate(
     return {
         "all": {"kl": kl_sum / positions, "texts": len(every), **_figures(every)},
         "kinds": {kind: _figures(texts) for kind, texts in sorted(agreements.items())},
+        "confidence": calibration(judged),
     }
 
 

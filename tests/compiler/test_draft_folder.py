@@ -108,6 +108,7 @@ def test_both_models_bind_the_champions_tables(tmp_path, tied, sizes) -> None:
             if program.model == "draft"
             for dispatch in program.dispatches
             for i in dispatch.tensors
+            if target.buffers[target.tensors[i].buffer].lifetime == "weight"
         }
         weights = {name.split(".")[1] for name in used if name.startswith("target.")}
         weights -= {"args", "out"}  # what draft.accept reads and writes

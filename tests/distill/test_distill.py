@@ -14,7 +14,7 @@ from specdec_compiler.build import build_bundle
 from specdec_compiler.drafts.gate import Gate
 from specdec_compiler.tiny import TinyShape, make_tiny
 from specdec_distill import prompts
-from specdec_distill.agree import runs
+from specdec_distill.agree import calibration, runs
 from specdec_distill.cli import main
 from specdec_distill.corpus import batches, make_corpus
 from specdec_distill.objective import Measure, Objective
@@ -244,6 +244,17 @@ def test_gradients_are_those_of_the_losses():
 )
 def test_runs_by_hand(text, k, expected):
     assert tuple(runs([text], k)) == expected
+
+
+def test_confidence_by_hand():
+    """Two bins of two; then shares that fall (1/2, 0/2, 2/2), pooled to 1/4 and 2/2; a bin alone."""
+    assert calibration([(-2.0, False), (-1.0, True), (-0.5, True), (-0.1, True)], 2) == [
+        [-1.5, 0.5],
+        [-0.3, 1.0],
+    ]
+    falling = [(-6.0, True), (-5.0, False), (-4.0, False), (-3.0, False), (-2.0, True), (-1.0, True)]
+    assert calibration(falling, 3) == [[-4.5, 0.25], [-1.5, 1.0]]
+    assert calibration([(-1.0, True)], 4) == [[-1.0, 1.0]]
 
 
 def test_batches_cover_every_text_once_and_learn_what_was_written():

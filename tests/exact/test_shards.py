@@ -25,7 +25,9 @@ MAX_TOKENS = 20
 
 
 def build(folder: Path, name: str, max_binding: int = rows.MAX_BINDING) -> Path:
-    build_bundle(folder / "recipe.toml", folder / name, lambda what, done, total: None, max_binding)
+    build_bundle(
+        folder / "recipe.toml", folder / name, lambda what, done, total: None, max_binding=max_binding
+    )
     return folder / name
 
 
