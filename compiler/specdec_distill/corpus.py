@@ -13,6 +13,7 @@ from random import Random
 
 import numpy as np
 import torch
+from specdec_runtime.faults import ContractError
 
 LENGTHS = (64, 128, 192, 256, 384, 512, 768)  # texts are padded to one of these
 
@@ -49,17 +50,20 @@ def load_corpus(path: Path) -> Corpus:
         return Corpus(data["ids"], data["bounds"], data["starts"], data["kinds"].tolist())
 
 
-def make_corpus(texts: list[tuple[list[int], int, str]], vocab_size: int) -> Corpus:
-    """(ids, start, kind) -> Corpus. Texts longer than the longest of LENGTHS are cut."""
-    cut = [
-        (ids[: LENGTHS[-1]], start, kind)
-        for ids, start, kind in texts
-        if 0 < start < min(len(ids), LENGTHS[-1])
-    ]
+def make_corpus(texts: list[tuple[list[int], int]], kinds: list[str], vocab_size: int) -> Corpus:
+    """(ids, start) of each text, and its kind -> Corpus. Texts longer than the longest of LENGTHS are cut.
+
+    Raises ContractError for a text of which nothing is left to learn.
+    """
+    cut = [(ids[: LENGTHS[-1]], start) for ids, start in texts]
+    if not all(0 < start < len(ids) for ids, start in cut):
+        raise ContractError(
+            "a text has nothing to learn from", "make_corpus", "keep prompts below the longest length"
+        )
     dtype = np.uint16 if vocab_size <= 1 << 16 else np.int32
-    flat = np.concatenate([np.array(ids, dtype) for ids, _, _ in cut])
-    bounds = np.concatenate([[0], np.cumsum([len(ids) for ids, _, _ in cut])])
-    return Corpus(flat, bounds, np.array([start for _, start, _ in cut]), [kind for _, _, kind in cut])
+    flat = np.concatenate([np.array(ids, dtype) for ids, _ in cut])
+    bounds = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in cut])])
+    return Corpus(flat, bounds, np.array([start for _, start in cut]), kinds)
 
 
 def join(parts: list[Corpus]) -> Corpus:
@@ -83,8 +87,9 @@ class Batch:
     learned: torch.Tensor
 
 
-def batches(corpus: Corpus, tokens: int, seed: int, device: str) -> Iterator[Batch]:
-    """One pass over the corpus in batches of about `tokens` positions, padding included, in an order drawn from the seed."""
+def batches(corpus: Corpus, tokens: int, seed: int, device: str, first: int = 0) -> Iterator[Batch]:
+    """One pass over the corpus in batches of about `tokens` positions, padding included, in an order drawn from the seed; from batch
+    `first` on."""
     rng = Random(f"batches {seed}")
     lens = np.diff(corpus.bounds)
     groups: list[tuple[int, list[int]]] = []
@@ -96,8 +101,17 @@ def batches(corpus: Corpus, tokens: int, seed: int, device: str) -> Iterator[Bat
         groups += [(length, members[at : at + size]) for at in range(0, len(members), size)]
         shortest = length
     rng.shuffle(groups)
-    for length, members in groups:
+    for length, members in groups[first:]:
         yield batch_of(corpus, members, length, device)
+
+
+def num_batches(corpus: Corpus, tokens: int) -> int:
+    """Batches of one pass."""
+    lens = np.diff(corpus.bounds)
+    edges = zip((0, *LENGTHS), LENGTHS, strict=False)
+    return sum(
+        -(-int(((lens > short) & (lens <= long)).sum()) // max(1, tokens // long)) for short, long in edges
+    )
 
 
 def batch_of(corpus: Corpus, members: list[int], length: int, device: str) -> Batch:

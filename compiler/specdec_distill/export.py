@@ -12,7 +12,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import torch
 from specdec_compiler.drafts import (
     Champion,
     Generator,
@@ -27,25 +26,17 @@ from specdec_compiler.drafts import (
 )
 from specdec_compiler.recipe import read_recipe
 from specdec_compiler.sources import ModelConfig, ModelSpec, locate
+from specdec_compiler.sources.hf import stored_name
 from specdec_compiler.sources.packed import Formats
 from specdec_runtime.faults import ArtifactError
 
 from .corpus import Corpus
 from .draft import DraftShape
+from .prompts import Prompt
 from .recipe import DistillRecipe
 from .texts import read_prompts_file
+from .train import identity_of, read_checkpoint
 
-_NAMES = {
-    "attn_norm": "input_layernorm",
-    "q": "self_attn.q_proj",
-    "k": "self_attn.k_proj",
-    "v": "self_attn.v_proj",
-    "o": "self_attn.o_proj",
-    "mlp_norm": "post_attention_layernorm",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-}
 FORMATS = Formats("q8", "q4")  # measured: 4 bits cost attention more agreement than the feed-forward part
 OBJECTIVES = {
     "whole": "kl(champion || draft), full vocabulary",
@@ -67,13 +58,13 @@ def export(
     """
     results = trained["phases"]
     best = max(results, key=lambda phase: results[phase]["all"]["tokens_per_pass_3"])
-    state = torch.load(folder / f"{best}.pt", map_location="cpu", weights_only=True)
     shape = DraftShape(tuple(recipe.draft.copy), recipe.draft.ffn)
+    state = read_checkpoint(folder / f"{best}.pt", identity_of(recipe.train, shape, corpus), "cpu")
     out = folder / "draft"
-    tensors = {_hf_name(name): tensor.float().numpy() for name, tensor in state["trained"].items()}
+    tensors = {stored_name(name): tensor.float().numpy() for name, tensor in state["trained"].items()}
     files = write_draft_folder(out, _hf_config(shape.config(spec.config, recipe.name)), tensors, FORMATS)
-    prompts = [item for path in _prompt_files(folder) for item in read_prompts_file(path)]
-    digest = write_prompts(out, [text for _, text in prompts])
+    prompts = [prompt for path in _prompt_files(folder) for prompt in read_prompts_file(path)[1]]
+    digest = write_prompts(out, [text for prompt in prompts for text in prompt.texts])
     champion = read_recipe(recipe.folder / recipe.champion)
     source = locate(champion.champion.source, champion.folder)
     settings = recipe.train
@@ -109,13 +100,6 @@ def export(
     return out
 
 
-def _hf_name(name: str) -> str:
-    if name == "norm":
-        return "model.norm.weight"
-    _, layer, part = name.split(".")
-    return f"model.layers.{layer}.{_NAMES[part]}.weight"
-
-
 def _hf_config(c: ModelConfig) -> dict[str, Any]:
     return {
         "vocab_size": c.vocab_size,
@@ -142,12 +126,12 @@ def _seeds(recipe: DistillRecipe, folder: Path) -> list[int]:
     return [recipe.text.seed + share for share in sorted(shares)]
 
 
-def _sources(prompts: list[tuple[str, str]]) -> list[PromptSource]:
+def _sources(prompts: list[Prompt]) -> list[PromptSource]:
     """By kind, with a hash over that kind's prompts in order; those the champion wrote or that hold its text are "self"."""
     sources = []
-    for kind in sorted({kind for kind, _ in prompts}):
-        texts = [text for other, text in prompts if other == kind]
-        digest = hashlib.sha256("\x00".join(texts).encode()).hexdigest()
+    for kind in sorted({prompt.kind for prompt in prompts}):
+        texts = [prompt.texts for prompt in prompts if prompt.kind == kind]
+        digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
         own = kind == "self" or kind == "follow_up" or kind.endswith("_passage")
         sources.append(PromptSource(kind, "self" if own else "template", digest, len(texts)))
     return sources

@@ -3,8 +3,8 @@
 p is the champion's distribution, q the draft's, both from hidden states and a frozen head. Losses:
   kl   KL(p || q) (knowledge distillation, Hinton et al. 2015; for drafts: DistillSpec, Zhou et al. 2023, section 3)
   tv   half of |p - q|: 1 - tv is the chance that a draft is accepted (exactness.md F4; DistillSpec's TVD)
-The selective filter is AdaSPEC's (Hu et al. 2025, section 3.2): a reference draft of the same shape was trained before; per batch the
-share `keep` of positions where loss(draft) - loss(reference) is largest is learned, the rest is left out.
+The selective filter is AdaSPEC's (Hu et al. 2025, section 3.2): a reference draft of the same shape was trained before; of every CHUNK
+of positions the share `keep` where loss(draft) - loss(reference) is largest is learned, the rest is left out.
 Memory: logits [CHUNK, V] of a chunk of positions at a time; gradients go to the hidden states at once, the head has none.
 """
 

@@ -24,9 +24,9 @@ class Prompt:
     messages: list[Message]
 
     @property
-    def text(self) -> str:
-        """All that the chat says, for fingerprints."""
-        return "\n".join(message["content"] for message in self.messages)
+    def texts(self) -> list[str]:
+        """What the chat says, message by message."""
+        return [message["content"] for message in self.messages]
 
 
 def compose(count: int, seed: int) -> list[Prompt]:

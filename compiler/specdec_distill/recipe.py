@@ -14,6 +14,8 @@ from typing import Any
 
 from specdec_runtime.faults import ArtifactError
 
+from .corpus import LENGTHS
+
 
 @dataclass(frozen=True)
 class TextRecipe:
@@ -76,6 +78,9 @@ def read_distill_recipe(path: Path) -> DistillRecipe:
             f"the recipe cannot be read: {error}", str(path), "correct or name the file"
         ) from None
     recipe = _read(DistillRecipe, data, "", str(path))
+    if recipe.text.max_prompt >= LENGTHS[-1]:
+        message = f"text.max_prompt = {recipe.text.max_prompt}, but texts are cut at {LENGTHS[-1]} tokens"
+        raise ArtifactError(message, str(path), "give less: the answer must fit too")
     return dataclasses.replace(recipe, folder=path.parent)
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from specdec_compiler.drafts import evaluation_prompts, fingerprints
+from specdec_compiler.drafts import champion_sha256, evaluation_prompts, fingerprints
 from specdec_compiler.drafts.strata import DEFAULT
 from specdec_compiler.recipe import read_recipe
-from specdec_compiler.sources import ModelSpec, Quantization, open_source
+from specdec_compiler.sources import ModelSpec, Quantization, locate, open_source
+from specdec_runtime.faults import ArtifactError
 
 from .corpus import Corpus, join, load_corpus
 from .draft import Draft, DraftShape
@@ -41,21 +42,23 @@ def distill(
     from which the training prompts are held apart. commit: see export.py. Raises ArtifactError.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    os.environ.setdefault(
+        "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+    )  # read once, at the first matrix product: for repeatable ones
     folder.mkdir(parents=True, exist_ok=True)
     spec = open_champion(recipe)
     net = load_network(spec, device)
     held_apart = fingerprints(text for _, text in evaluation_prompts(strata))
-    desk = Desk(net, Speech(spec), recipe.text, folder, device, say, held_apart, *share)
+    desk = Desk(
+        net, Speech(spec), recipe.text, folder, device, say, held_apart, _champion_sha256(recipe), *share
+    )
     result: dict[str, Any] = {}
     if stage in ("text", "all"):
-        corpus, prompts = training_text(desk)
+        corpus = training_text(desk)
         if desk.share == 0:
             held_out_text(replace(desk, shares=1))
-        result["text"] = {"texts": len(corpus), "learned_tokens": corpus.num_learned, "prompts": len(prompts)}
+        result["text"] = {"texts": len(corpus), "learned_tokens": corpus.num_learned}
     if stage in ("train", "all"):
-        os.environ.setdefault(
-            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-        )  # what CUDA's matrix products need to be repeatable
         torch.use_deterministic_algorithms(True, warn_only=True)
         held_out = held_out_text(replace(desk, share=0, shares=1))
         result["train"] = train(recipe, net, load_text(folder), held_out, folder, device, say)
@@ -77,6 +80,11 @@ def open_champion(recipe: DistillRecipe) -> ModelSpec:
     return open_source(bundle.champion.source, bundle.folder, formats)
 
 
+def _champion_sha256(recipe: DistillRecipe) -> str:
+    bundle = read_recipe(recipe.folder / recipe.champion)
+    return champion_sha256(locate(bundle.champion.source, bundle.folder))
+
+
 def load_network(spec: ModelSpec, device: str) -> Llama:
     """The champion's network: bf16 on a GPU, f32 on a CPU."""
     dtype = torch.bfloat16 if device.startswith("cuda") else torch.float32
@@ -84,14 +92,21 @@ def load_network(spec: ModelSpec, device: str) -> Llama:
 
 
 def load_text(folder: Path) -> Corpus:
-    """All shares' training texts."""
-    return join(
-        [
-            load_corpus(path)
-            for path in sorted(folder.glob("*of*.npz"))
-            if not path.name.startswith("held-out")
-        ]
-    )
+    """All shares' training texts. Raises ArtifactError unless they are the shares of one whole."""
+    paths = [path for path in sorted(folder.glob("*of*.npz")) if not path.name.startswith("held-out")]
+    stages: dict[str, set[tuple[int, int]]] = {}
+    for path in paths:
+        stage, _, share = path.stem.rpartition("-")
+        index, _, total = share.partition("of")
+        stages.setdefault(stage, set()).add((int(index), int(total)))
+    for stage, found in stages.items():
+        total = max(n for _, n in found)
+        if found != {(index, total) for index in range(total)}:
+            message = f"the shares of stage {stage} are {sorted(found)}: not each of one number of shares"
+            raise ArtifactError(message, str(folder), "write the missing ones, or remove what is not theirs")
+    if not paths:
+        raise ArtifactError("there is no text", str(folder), "run the stage text first")
+    return join([load_corpus(path) for path in paths])
 
 
 def train(

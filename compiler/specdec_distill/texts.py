@@ -7,8 +7,10 @@ on with the next one. Invariant: nothing comes from outside but the templates an
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
@@ -70,11 +72,17 @@ class Desk:
     folder: Path
     device: str
     say: Say
-    held_apart: (
-        Fingerprints  # of the evaluation prompts: a prompt that shares a run of words with one is not used
-    )
+    held_apart: Fingerprints  # of the evaluation prompts: a prompt that shares words with one is not used
+    champion_sha256: str
     share: int = 0
     shares: int = 1
+
+    @property
+    def identity(self) -> str:
+        """What a stage's files were made from: recipe, share, champion and evaluation prompts, in one hash."""
+        held_apart = hashlib.sha256(self.held_apart.hashes.tobytes()).hexdigest()
+        made_from = [asdict(self.recipe), self.share, self.shares, self.champion_sha256, held_apart]
+        return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
 
     @property
     def seed(self) -> int:
@@ -98,48 +106,57 @@ class Desk:
         return dict(writer.write(jobs, max_new, report))
 
 
-def training_text(desk: Desk) -> tuple[Corpus, list[str]]:
-    """All training texts of this share and the prompts' text, from the stages' files where they exist."""
+Written = tuple[Corpus, list[Prompt]]  # texts, and the prompt of each
+
+
+def training_text(desk: Desk) -> Corpus:
+    """All training texts of this share, from the stages' files where they exist."""
     first, prompts = _stage(desk, "first", lambda: _first_turns(desk))
     if desk.part(desk.recipe.on_passages) + desk.part(desk.recipe.follow_ups) == 0:
-        return first, [text for _, text in prompts]
-    second, more = _stage(desk, "second", lambda: _second_turns(desk, first, prompts))
-    return join([first, second]), [text for _, text in (*prompts, *more)]
+        return first
+    second, _ = _stage(desk, "second", lambda: _second_turns(desk, first, prompts))
+    return join([first, second])
 
 
 def held_out_text(desk: Desk) -> Corpus:
     """Texts of another seed, written at temperature 0."""
 
-    def make() -> tuple[Corpus, list[tuple[str, str]]]:
+    def make() -> Written:
         prompts = compose(desk.recipe.held_out, desk.recipe.seed + 10_000)
         return _answers(desk, prompts, [0.0], "held out")
 
     return _stage(desk, "held-out", make)[0]
 
 
-def _stage(
-    desk: Desk, name: str, make: Callable[[], tuple[Corpus, list[tuple[str, str]]]]
-) -> tuple[Corpus, list[tuple[str, str]]]:
-    """A corpus and its prompts (kind, text) from the stage's files, or made and saved."""
+def _stage(desk: Desk, name: str, make: Callable[[], Written]) -> Written:
+    """A corpus and its prompts from the stage's files, or made and saved. Raises ArtifactError for files made from something else."""
     stem = f"{name}-{desk.share}of{desk.shares}"
     corpus_path, prompts_path = desk.folder / f"{stem}.npz", desk.folder / f"{stem}.prompts"
     if not corpus_path.exists() or not prompts_path.exists():
         corpus, prompts = make()
-        prompts_path.write_text(
-            "\x00".join(f"{kind}\x01{text}" for kind, text in prompts), "utf-8", newline=""
-        )
+        write_prompts_file(prompts_path, desk.identity, prompts)
         corpus.save(corpus_path)
         desk.say(f"{name}: {len(corpus)} texts, {corpus.num_learned} tokens written by the champion")
-    return load_corpus(corpus_path), read_prompts_file(prompts_path)
+    identity, prompts = read_prompts_file(prompts_path)
+    if identity != desk.identity:
+        message = "the texts here are of another recipe, champion, share or set of evaluation prompts"
+        raise ArtifactError(message, str(prompts_path), "use another folder, or remove what is in it")
+    return load_corpus(corpus_path), prompts
 
 
-def read_prompts_file(path: Path) -> list[tuple[str, str]]:
-    """(kind, text) of every prompt of a stage."""
-    items = path.read_bytes().decode("utf-8").split("\x00")
-    return [(kind, text) for kind, _, text in (item.partition("\x01") for item in items)]
+def write_prompts_file(path: Path, identity: str, prompts: list[Prompt]) -> None:
+    """The prompts of a stage: what they were made from, then a JSON line a prompt."""
+    lines = [json.dumps({"made_from": identity}), *(json.dumps(asdict(prompt)) for prompt in prompts)]
+    path.write_text("\n".join(lines) + "\n", "ascii")
 
 
-def _first_turns(desk: Desk) -> tuple[Corpus, list[tuple[str, str]]]:
+def read_prompts_file(path: Path) -> tuple[str, list[Prompt]]:
+    """What a stage was made from, and its prompts."""
+    first, *lines = path.read_text("ascii").splitlines()
+    return json.loads(first)["made_from"], [Prompt(**json.loads(line)) for line in lines]
+
+
+def _first_turns(desk: Desk) -> Written:
     composed = compose(desk.part(desk.recipe.composed), desk.seed)
     before = desk.speech.user_turn()
     count = desk.part(desk.recipe.self_written)
@@ -152,9 +169,7 @@ def _first_turns(desk: Desk) -> tuple[Corpus, list[tuple[str, str]]]:
     return _answers(desk, prompts, desk.recipe.temperatures, "first turns")
 
 
-def _second_turns(
-    desk: Desk, first: Corpus, asked: list[tuple[str, str]]
-) -> tuple[Corpus, list[tuple[str, str]]]:
+def _second_turns(desk: Desk, first: Corpus, asked: list[Prompt]) -> Written:
     rng = Random(f"second {desk.seed}")
     answers = [
         desk.speech.words(first.text(i)[first.starts[i] :].tolist()).strip() for i in range(len(first))
@@ -164,31 +179,26 @@ def _second_turns(
     ]
     prompts = compose_on(passages, desk.part(desk.recipe.on_passages), desk.seed) if passages else []
     for index in rng.sample(range(len(first)), min(len(first), desk.part(desk.recipe.follow_ups))):
-        kind, text = asked[index]
-        before = Prompt(kind, [{"role": "user", "content": text}])
-        prompts.append(follow_up(before, answers[index][:800], rng))
+        prompts.append(follow_up(asked[index], answers[index][:800], rng))
     return _answers(desk, prompts, desk.recipe.temperatures, "second turns")
 
 
 _PASSAGES = ("explain", "create", "chat", "self", "list")
 
 
-def _answers(
-    desk: Desk, prompts: list[Prompt], temperatures: list[float], name: str
-) -> tuple[Corpus, list[tuple[str, str]]]:
+def _answers(desk: Desk, prompts: list[Prompt], temperatures: list[float], name: str) -> Written:
     """The champion's answers to the prompts; prompts too long, or like an evaluation prompt, are left out."""
     rng = Random(f"temperatures {desk.seed} {name}")
     chats = [desk.speech.chat(prompt.messages) for prompt in prompts]
     kept = [
         index
         for index, ids in enumerate(chats)
-        if len(ids) <= desk.recipe.max_prompt and not overlap(desk.held_apart, prompts[index].text)
+        if len(ids) <= desk.recipe.max_prompt
+        and not any(overlap(desk.held_apart, text) for text in prompts[index].texts)
     ]
     jobs = [Job(chats[index], rng.choice(temperatures)) for index in kept]
     written = desk.write(jobs, name, desk.recipe.max_new)
-    texts, said = [], []
-    for job in sorted(written):
-        prompt = prompts[kept[job]]
-        texts.append((jobs[job].prompt + written[job], len(jobs[job].prompt), prompt.kind))
-        said.append((prompt.kind, prompt.text))
-    return make_corpus(texts, desk.net.config.vocab_size), said
+    asked = [prompts[kept[job]] for job in sorted(written)]
+    texts = [(jobs[job].prompt + written[job], len(jobs[job].prompt)) for job in sorted(written)]
+    kinds = [prompt.kind for prompt in asked]
+    return make_corpus(texts, kinds, desk.net.config.vocab_size), asked

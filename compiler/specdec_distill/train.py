@@ -1,11 +1,13 @@
 """Training: the champion's hidden states once, then steps over batches, with checkpoints and a log.
 
-Knows the corpus and the objective; not where texts come from. Invariants: the same recipe, corpus and device kind give the same
-batches and steps; a run that was stopped goes on from its last checkpoint with the batches that follow.
+Knows the corpus and the objective; not where texts come from. Invariants: the same recipe and corpus give the same batches, on a CPU
+the same weights (on a GPU the order of some sums is not fixed); a run that was stopped goes on from its last checkpoint with the
+batches that follow, and never from another recipe's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -17,10 +19,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from specdec_runtime.faults import ArtifactError
 
 from .agree import calibration, runs
-from .corpus import LENGTHS, Batch, Corpus, batch_of, batches
-from .draft import Draft
+from .corpus import LENGTHS, Batch, Corpus, batch_of, batches, num_batches
+from .draft import Draft, DraftShape
 from .network import Llama
 from .objective import Measure, Objective
 from .recipe import TrainRecipe
@@ -82,24 +85,25 @@ class Trainer:
     ) -> None:
         self._draft, self._champion, self._measure = draft, champion, measure
         self._recipe, self._folder, self._device = recipe, folder, device
+        self._identity = identity_of(recipe, draft.shape, champion.corpus)
         self._optimizer = torch.optim.AdamW(
             draft.trained.values(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=device == "cuda"
         )
+        self._sums = torch.zeros(2, device=device)  # of kl and agreement since the last line of the log
         self.log: list[dict[str, Any]] = []
 
     def run(self, phase: Phase, held_out: Corpus, say: Say) -> dict[str, Any]:
         """All steps of a phase, from its checkpoint if there is one; the last measurement."""
         step = self._restore(phase)
         start, saved, begun = step, time.monotonic(), time.monotonic()
-        sums = torch.zeros(2, device=self._device)
         for batch in self._batches(step):
             if step >= phase.steps:
                 break
-            sums += self._step(phase, batch, step)
+            self._sums += self._step(phase, batch, step)
             step += 1
             if step % self._recipe.eval_every == 0 and step < phase.steps:
-                kl, same = (sums / self._recipe.eval_every).tolist()
-                sums.zero_()
+                kl, same = (self._sums / self._recipe.eval_every).tolist()
+                self._sums.zero_()
                 rate = (step - start) / (time.monotonic() - begun)
                 self.log.append({"phase": phase.name, "step": step, "kl": kl, "agreement": same})
                 say(
@@ -123,14 +127,11 @@ class Trainer:
 
     def _batches(self, done: int) -> Iterator[Batch]:
         """Epoch after epoch, from the batch after `done` on."""
-        seen = 0
-        for epoch in count():
-            for batch in batches(
-                self._champion.corpus, self._recipe.batch_tokens, self._recipe.seed + epoch, self._device
-            ):
-                seen += 1
-                if seen > done:
-                    yield batch
+        corpus, tokens = self._champion.corpus, self._recipe.batch_tokens
+        epoch, first = divmod(done, num_batches(corpus, tokens))
+        for number in count(epoch):
+            yield from batches(corpus, tokens, self._recipe.seed + number, self._device, first)
+            first = 0
 
     def _step(self, phase: Phase, batch: Batch, step: int) -> torch.Tensor:
         for group in self._optimizer.param_groups:
@@ -164,21 +165,39 @@ class Trainer:
         goes_on = step < phase.steps
         optimizer = self._optimizer.state_dict() if goes_on else None
         state = {"step": step, "trained": trained, "optimizer": optimizer, "log": self.log}
-        torch.save({**state, "recipe": asdict(self._recipe)}, part)
+        torch.save({**state, "sums": self._sums, "made_from": self._identity}, part)
         part.rename(path)
 
     def _restore(self, phase: Phase) -> int:
         path = self._path(phase)
         if not path.exists():
             return 0
-        state = torch.load(path, map_location=self._device, weights_only=True)
+        state = read_checkpoint(path, self._identity, self._device)
         with torch.no_grad():
             for name, tensor in self._draft.trained.items():
                 tensor.copy_(state["trained"][name])
         if state["optimizer"] is not None:  # else the phase was at its end
             self._optimizer.load_state_dict(state["optimizer"])
-        self.log = state["log"]
+        self.log, self._sums = state["log"], state["sums"]
         return state["step"]
+
+
+def identity_of(recipe: TrainRecipe, shape: DraftShape, corpus: Corpus) -> str:
+    """What a checkpoint was made from, in one hash."""
+    text = hashlib.sha256(
+        corpus.ids.tobytes() + corpus.bounds.tobytes() + corpus.starts.tobytes()
+    ).hexdigest()
+    made_from = [asdict(recipe), asdict(shape), text]
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()
+
+
+def read_checkpoint(path: Path, identity: str, device: str) -> dict[str, Any]:
+    """Raises ArtifactError for one that another recipe or other texts made."""
+    state = torch.load(path, map_location=device, weights_only=True)
+    if state["made_from"] != identity:
+        message = "the checkpoint here is of another recipe, draft shape or text"
+        raise ArtifactError(message, str(path), "use another folder, or remove what is in it")
+    return state
 
 
 @torch.no_grad()

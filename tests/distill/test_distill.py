@@ -16,10 +16,11 @@ from specdec_compiler.tiny import TinyShape, make_tiny
 from specdec_distill import prompts
 from specdec_distill.agree import calibration, runs
 from specdec_distill.cli import main
-from specdec_distill.corpus import batches, make_corpus
+from specdec_distill.corpus import batches, make_corpus, num_batches
 from specdec_distill.objective import Measure, Objective
 from specdec_distill.recipe import read_distill_recipe
 from specdec_distill.run import distill, load_network, open_champion
+from specdec_distill.texts import read_prompts_file
 from specdec_distill.writer import Job, Writer
 from specdec_runtime.faults import ArtifactError
 
@@ -170,12 +171,56 @@ def test_a_stopped_run_goes_on(distilled, tmp_path, monkeypatch):
     ours = torch.load(work / "whole.pt", weights_only=True)["trained"]
     whole = torch.load(distilled / "work" / "whole.pt", weights_only=True)["trained"]
     assert all(torch.equal(ours[name], whole[name]) for name in whole)
+    ours = (work / "log.jsonl").read_text().splitlines()
+    whole = (distilled / "work" / "log.jsonl").read_text().splitlines()
+    assert ours == whole
+
+
+@pytest.mark.parametrize(
+    ("change", "stage", "named"),
+    [
+        ("seed = 5", "text", "another recipe"),
+        ("temperatures = [0.0, 1.0]", "text", "another recipe"),
+        ("lr = 1.5e-3", "train", "another recipe"),
+        ("ffn = 192", "train", "another recipe"),
+        ("keep = 0.5", "export", "another recipe"),
+    ],
+)
+def test_what_another_recipe_made_is_not_used(distilled, tmp_path, change, stage, named):
+    """A changed number and the same folder: never old texts or weights under a new manifest."""
+    work = tmp_path / "work"
+    work.mkdir()
+    for path in (distilled / "work").iterdir():
+        if path.is_file():
+            (work / path.name).symlink_to(path)
+    name, _, value = change.partition(" = ")
+    other = {"seed": "6", "temperatures": "[0.0, 0.5]", "lr": "1e-3", "ffn": "160", "keep": "0.6"}[name]
+    text = (distilled / "distill.toml").read_text()
+    assert text.count(f"{name} = {value}") == 1
+    recipe = distilled / f"other-{name}.toml"
+    recipe.write_text(text.replace(change, f"{name} = {other}"))
+    with pytest.raises(ArtifactError, match=named):
+        distill(
+            read_distill_recipe(recipe), work, quiet, stage=stage, device="cpu", strata=distilled / "strata"
+        )
+
+
+def test_shares_that_are_not_of_one_whole(distilled, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    for path in (distilled / "work").glob("*of*"):
+        (work / path.name).symlink_to(path)
+    for suffix in ("npz", "prompts"):
+        (work / f"first-1of2.{suffix}").symlink_to(distilled / "work" / f"first-0of1.{suffix}")
+    recipe = read_distill_recipe(distilled / "distill.toml")
+    with pytest.raises(ArtifactError, match="not each of one number of shares"):
+        distill(recipe, work, quiet, stage="train", device="cpu", strata=distilled / "strata")
 
 
 def test_prompts_like_an_evaluation_prompt_are_left_out(distilled, tmp_path):
     """With a template's own sentence among the evaluation prompts, no text about it is written."""
     line = {"id": "x", "messages": [{"role": "user", "content": "Write the word lamp 17 times."}]}
-    texts = [prompt.text for prompt in prompts.compose(390, 5)]
+    texts = [prompt.texts[-1] for prompt in prompts.compose(390, 5)]
     banned = next(text for text in texts if len(text.split()) >= 9)
     line["messages"][0]["content"] = banned
     strata = tmp_path / "strata"
@@ -189,9 +234,10 @@ def test_prompts_like_an_evaluation_prompt_are_left_out(distilled, tmp_path):
         device="cpu",
         strata=strata,
     )
-    used = (tmp_path / "work" / "first-0of1.prompts").read_text()
-    assert banned not in used
-    assert sum(text in used for text in texts) > 300
+    _, used = read_prompts_file(tmp_path / "work" / "first-0of1.prompts")
+    used_texts = {text for prompt in used for text in prompt.texts}
+    assert banned not in used_texts
+    assert sum(text in used_texts for text in texts) > 300
 
 
 def test_what_is_written_is_the_champions_own_greedy_text(distilled):
@@ -259,11 +305,9 @@ def test_confidence_by_hand():
 
 def test_batches_cover_every_text_once_and_learn_what_was_written():
     rng = np.random.default_rng(2)
-    texts = [
-        (rng.integers(1, 200, n).tolist(), start, "a")
-        for n, start in ((10, 4), (63, 1), (200, 150), (900, 5), (7, 6))
-    ]
-    corpus = make_corpus(texts, 300)
+    sizes = ((10, 4), (63, 1), (200, 150), (900, 5), (7, 6))
+    texts = [(rng.integers(1, 200, n).tolist(), start) for n, start in sizes]
+    corpus = make_corpus(texts, ["a"] * 5, 300)
     seen: list[int] = []
     for batch in batches(corpus, 512, 1, "cpu"):
         seen += batch.texts
@@ -274,6 +318,9 @@ def test_batches_cover_every_text_once_and_learn_what_was_written():
             assert positions == list(range(corpus.starts[index] - 1, len(text) - 1))
             assert batch.ids[row, : len(text)].tolist() == text.tolist()
     assert sorted(seen) == [0, 1, 2, 3, 4]
+    whole = [batch.texts for batch in batches(corpus, 512, 1, "cpu")]
+    assert len(whole) == num_batches(corpus, 512)
+    assert [batch.texts for batch in batches(corpus, 512, 1, "cpu", 2)] == whole[2:]
 
 
 def test_prompts_follow_from_their_seed():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specdec_runtime.faults import ArtifactError
 
-from .ngrams import Fingerprints, fingerprints, fitting, unpack
+from .ngrams import STRIDES, Fingerprints, N, fingerprints, fitting, unpack
 from .provenance import PromptsDigest
 
 _AGAIN = "write it again with write_prompts"
@@ -41,7 +41,17 @@ def read_prompts(folder: Path, digest: PromptsDigest) -> Fingerprints:
     """The fingerprints of the prompts a draft was trained on. Raises ArtifactError: no such file, another hash, damaged."""
     path = folder / digest.file
     data = read_hashed(path, digest.sha256, "prompts_digest")
-    return unpack(data, str(path)) if path.suffix == ".ngrams" else fingerprints(_lines(data, path))
+    if path.suffix != ".ngrams":
+        return fingerprints(_lines(data, path))
+    known = unpack(data, str(path))
+    if known.n != N or known.stride not in STRIDES or (known.num_texts > 0) != (len(known.hashes) > 0):
+        message = (
+            f"{known.num_texts} texts as {len(known.hashes)} grams of {known.n} words, every {known.stride}th"
+        )
+        raise ArtifactError(
+            message, str(path), "write the folder again with write_prompts: nothing could be found in these"
+        )
+    return known
 
 
 def read_hashed(path: Path, sha256: str, key: str) -> bytes:
