@@ -200,7 +200,7 @@ def _target(name: str, models: tuple[Model, ...], files, sources: dict[str, tupl
     builder.add("target.score_ids", "int32", (8,), "state")
     builder.add("target.score", "float32", (8, 3), "state")
     if len(models) > 1:
-        builder.add("draft.stats", "float32", (8, 2), "state")
+        builder.add("draft.stats", "float32", (32, 2), "state")
     kernels = tuple(_kernel(kernel, gpu, sources.get(kernel, (0, 0))) for kernel in KERNELS)
     limits = {"maxStorageBuffersPerShaderStage": 8, "maxComputeInvocationsPerWorkgroup": 256} if gpu else {}
     return Target(
