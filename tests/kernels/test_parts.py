@@ -70,7 +70,10 @@ def test_a_kernel_that_shares_wrongly_is_reported(device: str, tmp_path: Path) -
         for op, _ in batch.instances.values()
         if OPS[op].form("cpu").parts({"m": 8, "n": 64, "k": 64, "kv": 1}) > 1
     }
-    assert ops == splitting, "every op that is split was made wrong, and must be seen to be"
+    twice = {
+        "accept"
+    }  # not split, but a job of its own: the part that comes second finds what the first wrote
+    assert ops == splitting | twice, "every op that is split was made wrong, and must be seen to be"
 
 
 def test_work_that_is_not_split_is_done_once(tmp_path: Path) -> None:
