@@ -88,7 +88,9 @@ class BreakEven:
         if self._allowance is None:
             chunks = -(-view.prompt_len // READ_WIDTH)
             self._allowance = Allowance(chunks * self._costs.costs.target_read / self._plain_ms)
-            return plain.choice  # the first token waits for no draft, nor for the draft's reading of the prompt
+            return (
+                plain.choice
+            )  # the first token waits for no draft, nor for the draft's reading of the prompt
         choice = self._best(view, plain) or self._try(view, plain) or plain.choice
         if choice.source is not None and self._unseen >= BASELINE:
             self._trial, choice = None, Choice()
