@@ -209,6 +209,49 @@ def test_times_of_submits_pull_the_costs():
     assert before < live.time(Choice(MODEL, 7)) < 1.3 * before
 
 
+def test_what_a_chunk_of_the_draft_takes_is_followed():
+    """Where only submits are timed, the first draft after a long prompt waits for the chunks before it."""
+    choice, lag = Choice(MODEL, 3), 2 + 10 * GPU.draft_chunk
+    live = LiveCosts(replace(GPU, chunks_in_ms=True))
+    rest = live.time(choice)
+    live.ran(choice, rest + 10 * 0.25, lag)
+    assert live.time(choice) == pytest.approx(rest) and live.costs.draft_read == pytest.approx(0.25)
+    live.ran(choice, rest + 10 * 0.5, lag)  # chunks take twice as long: the costs of the rest move less
+    assert 0.25 * 1.09 < live.costs.draft_read < 0.25 * 1.11 and rest < live.time(choice) < 1.06 * rest
+    for _ in range(60):
+        live.ran(choice, rest + 10 * 0.5, lag)
+    assert live.time(choice, lag) == pytest.approx(rest + 10 * 0.5, rel=0.03)
+    calls = LiveCosts(GPU)  # where calls are timed, a submit's time knows of no chunk before it
+    calls.ran(choice, rest, lag)
+    assert calls.time(choice) == pytest.approx(rest) and calls.costs.draft_read == 0.25
+    calls.ran(choice, 1.5 * rest, lag)
+    assert calls.costs.draft_read == pytest.approx(0.25 * (1 + 0.12 * 0.5))  # with the clock, as all
+
+
+def test_chunks_are_those_of_the_plan():
+    plan = load_made(vocab_size=VOCAB, prefill_width=16, draft={"prefill_width": 4})
+    times = Times(True, [1.0] * len(probes(plan, True)), 2.0, 1.0)
+    for costs in (costs_of(plan, times), open_schedules(plan).costs):
+        assert (costs.target_chunk, costs.draft_chunk) == (16, 4)
+        assert LiveCosts(costs).reading(2 + 4 * 3 + 1) == pytest.approx(4 * (costs.draft_read or 0.0))
+    assert not costs_of(plan, times).chunks_in_ms
+    slopes = Times(False, [1.0] * len(probes(plan, False)), 2.0, 1.0)
+    assert costs_of(plan, slopes).chunks_in_ms
+
+
+def test_the_schedule_tells_the_costs_what_the_draft_read():
+    schedule, lag = (
+        make_schedule("break_even", replace(GPU, chunks_in_ms=True), DEFAULT, 7),
+        2 + 10 * GPU.draft_chunk,
+    )
+    schedule.choose(VIEW)
+    choice = Choice(MODEL, 3)
+    ms = LiveCosts(GPU).time(choice, lag)
+    schedule.observe(Done(choice, 4, ((3, 3),), ms, lag))
+    told = schedule.report()["costs"]
+    assert told["draft_step"] == GPU.draft_step and told["verify"]["4"] == GPU.verify[4]
+
+
 def test_costs_where_the_self_test_leaves_one_program():
     costs = GPU.through(Programs("widest"), PLAN.target_model)
     assert set(costs.verify.values()) == {GPU.verify[8]}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from specdec_runtime.decode.choice import MODEL, NATURAL_KS, NGRAM, Choice, Done, View
 from specdec_runtime.schedule.allowance import Allowance
-from specdec_runtime.schedule.costs import PULL, READ_WIDTH, Costs, LiveCosts
+from specdec_runtime.schedule.costs import PULL, Costs, LiveCosts
 from specdec_runtime.schedule.policy import Policy
 from specdec_runtime.schedule.survival import Belief
 
@@ -86,9 +86,11 @@ class BreakEven:
         self._plain_ms, self._max_rounds = 1 / plain.rate, view.max_rounds
         self._trial = None
         if self._allowance is None:
-            chunks = -(-view.prompt_len // READ_WIDTH)
+            chunks = -(-view.prompt_len // self._costs.costs.target_chunk)
             self._allowance = Allowance(chunks * self._costs.costs.target_read / self._plain_ms)
-            return plain.choice  # the first token waits for no draft, nor for the draft's reading of the prompt
+            return (
+                plain.choice
+            )  # the first token waits for no draft, nor for the draft's reading of the prompt
         choice = self._best(view, plain) or self._try(view, plain) or plain.choice
         if choice.source is not None and self._unseen >= BASELINE:
             self._trial, choice = None, Choice()
@@ -98,9 +100,9 @@ class BreakEven:
 
     def observe(self, done: Done) -> None:
         choice = done.choice
-        self._costs.ran(choice, done.ms, BASELINE_PULL if self._unseen >= BASELINE else PULL)
+        self._costs.ran(choice, done.ms, done.lag, BASELINE_PULL if self._unseen >= BASELINE else PULL)
         self._unseen = self._unseen + done.num_committed if done.rounds else 0
-        spent = self._costs.time(choice, done.lag if choice.source == MODEL else 0)
+        spent = self._costs.time(choice, done.lag)
         self._bucket.settle(done.num_committed, spent / self._plain_ms)
         for source in self._sources.values():
             source.passed(done.num_committed)
