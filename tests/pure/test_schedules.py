@@ -14,6 +14,7 @@ from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, View
 from specdec_runtime.decode.programs import Programs
 from specdec_runtime.faults import ArtifactError, ContractError, RequestError
 from specdec_runtime.schedule.allowance import FULL, HORIZON, RATE, SHARE
+from specdec_runtime.schedule.break_even import FIRST_WAIT, BreakEven
 from specdec_runtime.schedule.costs import LiveCosts
 from specdec_runtime.schedule.heuristic import Heuristic
 from specdec_runtime.schedule.measure import Times, costs_of, probes, times_from_json
@@ -147,6 +148,21 @@ def test_k_0_where_nothing_stands_and_trials_ever_rarer():
     trace = run("break_even", flipping((0.02, 0.02, 0.02), 1), MACHINES["gpu"])
     tried = [at for at, choice, _ in trace.cycles if choice.k]
     assert tried and tried[-1] < 384 and len(tried) < 14, tried
+
+
+def test_a_trial_counts_once():
+    """After a row that is undecided the core takes its plain retry without asking: that is no trial, nor what comes after it."""
+    for retries in (0, 1, 3):
+        schedule = BreakEven(GPU, Policy(model=(0.3,)), 7)
+        assert schedule.choose(VIEW).source is None
+        trial = schedule.choose(VIEW)
+        source = schedule._sources[MODEL, 0]
+        assert trial.source == MODEL and not source.on
+        schedule.observe(Done(trial, 1, ((0, 1),), 2.0, 1))
+        after = source.next_wait
+        for _ in range(retries):
+            schedule.observe(Done(Choice(), 0, (), 2.0, 1))
+        assert source.next_wait == after == 2 * FIRST_WAIT, retries
 
 
 def test_a_stale_draft_must_pay_for_what_it_has_to_read():

@@ -106,18 +106,19 @@ class BreakEven:
         self._bucket.settle(done.num_committed, spent / self._plain_ms)
         for source in self._sources.values():
             source.passed(done.num_committed)
+        trial, self._trial = self._trial, None  # counted once: a plain retry is told without having been chosen
         if not done.rounds:
-            if self._trial is not None:
-                self._trial.tried(False)  # the drafter had nothing after all
+            if trial is not None:
+                trial.tried(False)  # the drafter had nothing after all
             return
         source = self._of(choice.source, self._seen_len)
         for accepted, evaluated in done.rounds:
             source.belief.saw(accepted, evaluated, source.since)
             source.since = 0
-        if self._trial is not None:
+        if trial is not None:
             rate = self._mean_rate(source, choice.source)
             stood = all(accepted == evaluated for accepted, evaluated in done.rounds)
-            self._trial.tried(stood or rate * self._plain_ms > 1)
+            trial.tried(stood or rate * self._plain_ms > 1)
 
     @property
     def _bucket(self) -> Allowance:
