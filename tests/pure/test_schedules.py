@@ -2,17 +2,18 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import schedule_suite as suite
 from exactness_suite import COSTS, VOCAB
 from plan_factory import load_made
-from simulate import generate, mostly, plain_ids, seeded
+from simulate import Run, generate, mostly, plain_ids, seeded
 from specdec_runtime.backends.scripted import Script
-from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, View
+from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, Fixed, View
 from specdec_runtime.decode.programs import Programs
-from specdec_runtime.faults import ArtifactError, ContractError, RequestError
+from specdec_runtime.faults import ArtifactError, ContractError, DeviceFault, RequestError
 from specdec_runtime.schedule.allowance import FULL, HORIZON, RATE, SHARE
 from specdec_runtime.schedule.break_even import FIRST_WAIT, BreakEven
 from specdec_runtime.schedule.costs import LiveCosts
@@ -69,6 +70,71 @@ def test_confidence_outlives_a_draft_row_that_is_not_finite(at):
     assert done.ids == plain_ids(target, prompt, 30, 48)
     was_draft = done.backend.submits[at].kind == "draft"
     assert done.result["speculation"]["fallbacks"] == ({"draft_not_finite": 1} if was_draft else {})
+
+
+def succeeded(done, call_prefix: str) -> int:
+    """Calls of that kind in the submits that did not fail."""
+    pairs = zip(done.backend.submits, done.backend.readbacks, strict=True)
+    return sum(call.startswith(call_prefix) for batch, read in pairs if read for call in batch.calls)
+
+
+def test_confidence_counts_steps_that_came_to_nothing():
+    """Steps before a fault, and one whose row is no number, are passes of the draft like any other."""
+    target, prompt, lost = seeded(3, VOCAB), [5, 6, 7], 0
+
+    def run(script: Script) -> Run:
+        draft, schedule = mostly(target, seeded(4, VOCAB), 90), make_schedule("confidence", GPU, DEFAULT, 7)
+        return generate(
+            PLAN, target, prompt, 30, "model", 7, draft, eos_ids=(), script=script, schedule=schedule
+        )
+
+    kinds = [batch.kind for batch in run(Script()).backend.submits]
+    for at in [at for at, kind in enumerate(kinds[:16]) if kind == "draft"]:
+        for script in (Script(fail_before={at: DeviceFault("lost")}), Script(not_finite_calls={(at, 0)})):
+            done = run(script)
+            counts = done.result["speculation"]
+            assert done.ids == plain_ids(target, prompt, 30, 48)
+            assert counts["num_draft_passes"] == succeeded(done, "draft.measure_"), at
+            lost += counts["num_draft_passes"] > counts["num_drafted"]
+    assert lost > 4
+
+
+class Recording(Fixed):
+    """Remembers what it was told."""
+
+    def __init__(self):
+        self.heard: list[Done] = []
+
+    def observe(self, done: Done) -> None:
+        self.heard.append(done)
+
+
+def test_a_round_whose_first_draft_is_bad_is_told_as_what_it_ran():
+    """Its time is that of the drafts and of all rows; where the submit failed and the target ran alone, plain."""
+    target, at = seeded(3, VOCAB), 4
+    for script, label in (
+        (Script(not_finite_calls={(at, 0)}), "model 3"),
+        (Script(fail_before={at: DeviceFault("lost")}), "plain 1"),
+    ):
+        schedule = Recording()
+        done = generate(PLAN, target, [5, 6, 7], 30, "model", 3, eos_ids=(), script=script, schedule=schedule)
+        assert done.ids == plain_ids(target, [5, 6, 7], 30, 48)
+        assert done.backend.submits[at].kind == "round"
+        bad = next(heard for heard in schedule.heard if heard.num_committed == 1)
+        assert (bad.choice.label, bad.rounds) == (label, ())
+        heard = Counter(one.choice.label for one in schedule.heard)
+        assert heard == done.result["speculation"]["schedule"]["choices"]
+
+
+def test_break_even_takes_such_a_round_for_what_it_ran():
+    """Its time moves the costs of drafting as any, its draft says nothing of acceptance, and it is no plain step."""
+    schedule, choice = BreakEven(GPU, DEFAULT, 7), Choice(MODEL, 3)
+    schedule.choose(VIEW)
+    before = schedule.report()
+    schedule.observe(Done(choice, 1, (), LiveCosts(GPU).time(choice), 1))
+    after = schedule.report()
+    assert after["costs"] == before["costs"] and after["acceptance"] == before["acceptance"]
+    assert schedule._unseen == 1
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -101,15 +101,15 @@ class BreakEven:
     def observe(self, done: Done) -> None:
         choice = done.choice
         self._costs.ran(choice, done.ms, done.lag, BASELINE_PULL if self._unseen >= BASELINE else PULL)
-        self._unseen = self._unseen + done.num_committed if done.rounds else 0
+        self._unseen = self._unseen + done.num_committed if choice.source else 0
         spent = self._costs.time(choice, done.lag)
         self._bucket.settle(done.num_committed, spent / self._plain_ms)
         for source in self._sources.values():
             source.passed(done.num_committed)
-        trial, self._trial = self._trial, None  # counted once: a plain retry is told without having been chosen
+        trial, self._trial = self._trial, None  # once: a plain retry is told without having been chosen
         if not done.rounds:
             if trial is not None:
-                trial.tried(False)  # the drafter had nothing after all
+                trial.tried(False)  # the drafter had nothing of use after all
             return
         source = self._of(choice.source, self._seen_len)
         for accepted, evaluated in done.rounds:
