@@ -222,7 +222,13 @@ def test_cancel_while_costs_are_measured(rig: BrowserRig, fake_bundle: Path) -> 
       window.specdec.cancel();
       return running;
     }"""
-    request = {"prompt_ids": [prompt], "max_tokens": 400, "drafter": "model", "k": 4, "schedule": "break_even"}
+    request = {
+        "prompt_ids": [prompt],
+        "max_tokens": 400,
+        "drafter": "model",
+        "k": 4,
+        "schedule": "break_even",
+    }
     cut = rig.do(session.page.evaluate(cancel_js, request))
     assert cut["finish_reason"] == "cancelled" and len(cut["token_ids"]) < 100
     whole = _generate(rig, session, **request)
