@@ -1,6 +1,7 @@
 """The strict reader of models/strata: prompts for evaluation, one JSON object a line, grouped into preregistered strata.
 
-Does not know models, tokens or measurements; which files a folder has, and the default folder, are the compiler's gate's too. Invariants: what it returns was checked in full, in the order of STRATA and then of
+Does not know models, tokens or measurements; a folder's files and the default folder are those of the compiler's gate for drafts.
+Invariants: what it returns was checked in full, in the order of STRATA and then of
 the lines; a fault names file and line.
 """
 

@@ -1,7 +1,8 @@
 """The evaluation prompts: a folder of <stratum>.jsonl files, the texts that no draft may have been trained on.
 
 One JSON object a line: {"id", "stratum", "messages": [{"role", "content"}, ...]} and whatever else an evaluation wants of it
-(max_tokens: specdec_tools/strata.py reads all of it). Knows nothing of drafts. Invariant: a folder without a prompt is an error, never an empty answer.
+(max_tokens: specdec_tools/strata.py reads all of it). Knows nothing of drafts.
+Invariant: a folder without a prompt is an error, never an empty answer.
 """
 
 from __future__ import annotations

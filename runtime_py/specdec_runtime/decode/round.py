@@ -127,7 +127,7 @@ def _stepwise(run: Generation, drafter: StepwiseDrafter, k: int, decider: Stepwi
 def _verify(
     run: Generation, proposal: Proposal | None
 ) -> Generator[Effect, Readback, tuple[list[Judged], Proposal | None]]:
-    """Run the target over the last token and the drafts, once a round; the rounds that are of use, judged, and the proposal, if it ran."""
+    """Run the target over the last token and the drafts, once a round; the judged rounds that are of use; the proposal, if run."""
     batch = run.verify_submit(proposal)
     try:
         readback = yield batch
