@@ -18,6 +18,7 @@ const python = new PythonHost(); // boots while the bundle downloads
 /** @type {{text: import("./worker/text.js").BundleText, executor: any, engine: Engine, pump: Pump, measured: boolean, schedule: string, loadMs: number} | null} */
 let loaded = null;
 let busy = false;
+let cancelled = false; // the running request was asked to end: it may not have reached the pump yet
 
 /** @typedef {Record<string, any>} Message */
 /** @typedef {(kind: string, fields: Record<string, any>) => void} Say */
@@ -32,10 +33,10 @@ async function load(message, say) {
     say("progress", { stage: "python" });
     const engine = await python.engine(made.planText, made.programs, made.policyText);
     const pump = new Pump(engine, made.executor);
-    const measured = message.options?.costs === true;
-    const { schedules, schedule, costs } = measured ? await measureCosts(engine, made.executor, pump) : engine.state;
+    const known = message.options?.costs === true ? await measureCosts(engine, made.executor, pump) : null;
+    const { schedules, schedule, costs } = known ?? engine.state;
     const loadMs = performance.now() - start;
-    loaded = { text: made.text, executor: made.executor, engine, pump, measured, schedule, loadMs };
+    loaded = { text: made.text, executor: made.executor, engine, pump, measured: known !== null, schedule, loadMs };
     return { ...made.report, schedules, schedule, costs, load_ms: loadMs };
   } catch (error) {
     made.executor.close();
@@ -57,8 +58,7 @@ async function generate(request, say) {
   const { max_tokens, drafter, k, plain_steps, rounds, schedule } = { ...several, ...asked };
   const prompt_ids = text.promptIds(request);
   if (!pinned && drafter !== "off" && !ready().measured) {
-    await measureCosts(engine, executor, pump);
-    ready().measured = true;
+    ready().measured = (await measureCosts(engine, executor, pump)) !== null;
   }
   const stream = text.stream();
   let whole = "";
@@ -71,7 +71,7 @@ async function generate(request, say) {
     say("progress", { stage: "prefill", done, total });
   };
   const ask = { op: "generate", prompt_ids, max_tokens, drafter, k, plain_steps, rounds, schedule };
-  const { result, clock } = await pump.run(ask, { onEmit, onProgress });
+  const { result, clock } = await pump.run(ask, { onEmit, onProgress }, cancelled);
   const rest = stream.finish();
   if (rest) say("text", { text: rest, pieces: [rest], ids: [], num_drafted: 0, num_accepted: 0 });
   const timing_ms = clock.timing(loadMs);
@@ -103,6 +103,7 @@ async function answer(message, say) {
     if (!operation) throw new RequestError(`unknown operation "${message.op}"`, "worker", "Use load, generate or score");
     if (busy) throw new RequestError("another request is running", message.op, "Wait for it, or cancel it");
     busy = true;
+    cancelled = false;
     try {
       say("result", { result: await operation(message, say) });
     } finally {
@@ -116,6 +117,7 @@ async function answer(message, say) {
 self.onmessage = (/** @type {MessageEvent<Message>} */ event) => {
   const message = event.data;
   if (message.op === "cancel") {
+    cancelled = true;
     loaded?.pump.cancel();
     return;
   }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specdec_runtime.decode.choice import ANY, MODEL, NATURAL_KS, NGRAM, Choice, Done, Schedule, View
-from specdec_runtime.schedule.costs import READ_WIDTH, Costs, LiveCosts
+from specdec_runtime.schedule.costs import Costs, LiveCosts
 from specdec_runtime.schedule.policy import DEFAULT, Policy
 from specdec_runtime.schedule.registry import make_schedule
 
@@ -113,7 +113,7 @@ def simulate(
     """Serve the world; drift(position): a factor on all of the machine's times."""
     text, trace, at, lag = Text(world), Trace(), 0, PROMPT
     costs = LiveCosts(machine.costs)
-    trace.ms = -(-PROMPT // READ_WIDTH) * machine.costs.target_read
+    trace.ms = -(-PROMPT // machine.costs.target_chunk) * machine.costs.target_read
     while at < len(text):
         remaining = len(text) - at
         matched = text.matches[at]

@@ -1,6 +1,7 @@
 """The strict reader of models/strata: prompts for evaluation, one JSON object a line, grouped into preregistered strata.
 
-Does not know models, tokens or measurements. Invariants: what it returns was checked in full, in the order of STRATA and then of
+Does not know models, tokens or measurements; a folder's files and the default folder are those of the compiler's gate for drafts.
+Invariants: what it returns was checked in full, in the order of STRATA and then of
 the lines; a fault names file and line.
 """
 
@@ -13,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from specdec_compiler.drafts.strata import DEFAULT as FOLDER
+from specdec_compiler.drafts.strata import strata_files
 from specdec_runtime.faults import ArtifactError, RequestError
 
-from .paths import ROOT
-
-FOLDER = ROOT / "models" / "strata"
 STRATA = (
     "chat",
     "ambiguity",
@@ -132,7 +132,7 @@ def chosen_strata(names: Sequence[str] | None) -> list[str]:
 def read_strata(folder: Path = FOLDER, names: Sequence[str] | None = None) -> list[Prompt]:
     """The prompts of the strata asked for. Every stratum's file is read, since ids and texts are unique over all."""
     chosen = chosen_strata(names)
-    if extra := sorted({path.stem for path in folder.glob("*.jsonl")} - set(STRATA)):
+    if extra := sorted({path.stem for path in strata_files(folder)} - set(STRATA)):
         raise ArtifactError("no stratum is called so", str(folder / f"{extra[0]}.jsonl"), FIX)
     prompts: list[Prompt] = []
     seen: dict[str, str] = {}

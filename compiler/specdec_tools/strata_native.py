@@ -133,6 +133,7 @@ def _turns(
     plain = configs[0]["name"]
     for one in configs:
         _measure(native, turns[0], one, WARM_TOKENS)
+    outcome["costs"] = native.schedules.costs.json()  # as the first scheduled run measured them
     for turn, prompt in enumerate(turns):
         runs = {
             one["name"]: _measure(native, prompt, one, prompt["max_tokens"]) for one in ordered(configs, turn)

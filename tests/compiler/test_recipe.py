@@ -36,6 +36,12 @@ def test_every_key():
     assert recipe.folder == Path("/somewhere")
 
 
+def test_the_example_of_the_documentation_is_the_default_recipe():
+    text = (SMOLLM2.parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    shown = text.split("```toml\n")[1].split("```")[0]
+    assert parse_recipe(shown, SMOLLM2.parent) == read_recipe(SMOLLM2)
+
+
 def test_defaults():
     recipe = parse('name = "toy"\nlicense = "MIT"\n[champion]\nsource = "a.gguf"\n')
     assert recipe.champion == ChampionRecipe("a.gguf", None, "q4", "q8")

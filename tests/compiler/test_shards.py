@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from draft_folders import trained_pair
+from gguf_files import HEAD_DIM, HIDDEN, Types, float_weights, write_gguf
 from specdec_compiler.build import build_bundle
 from specdec_compiler.cli import main
 from specdec_compiler.drafts.gate import Gate
@@ -108,6 +109,43 @@ def test_windows_hold_the_rows_of_the_whole(bundles, cut) -> None:
             else np.zeros(count)
         )
         assert [each.offset for each in results] == (out.offset + 4 * first).tolist()
+
+
+def mixed_recipe(folder: Path, heads: int) -> Path:
+    """q, k and v of two formats: each is a product of its own, into a scratch tensor of its own."""
+    weights, rows = float_weights(), heads * HEAD_DIM
+    rng = np.random.default_rng(0)
+    weights["blk.0.attn_q.weight"] = rng.standard_normal((rows, HIDDEN)).astype(np.float32)
+    weights["blk.0.attn_output.weight"] = rng.standard_normal((HIDDEN, rows)).astype(np.float32)
+    types = {name: Types.Q8_0 for name, values in weights.items() if values.ndim == 2}
+    types["blk.0.attn_v.weight"] = Types.Q4_1
+    sizes = {"llama.attention.head_count": heads}
+    sizes |= {f"llama.attention.{each}_length": HEAD_DIM for each in ("key", "value")}
+    write_gguf(folder / "mixed.gguf", weights, types, sizes)
+    recipe = folder / "recipe.toml"
+    recipe.write_text('name = "mixed"\nlicense = "CC0-1.0"\n[champion]\nsource = "mixed.gguf"\n')
+    return recipe
+
+
+def test_projections_of_several_formats(tmp_path: Path) -> None:
+    """A q of 128 rows, bound by 64 of them: its shards write windows of a scratch tensor."""
+    recipe, rows = mixed_recipe(tmp_path, 8), 8 * HEAD_DIM
+    whole, by_rows = (
+        bound(open_bundle(build(recipe, name, limit)))
+        for name, limit in (("whole", MAX_BINDING), ("cut", ROW_STEP * HIDDEN))
+    )
+    linears = [key for key in whole if key[1] == "linear"]
+    assert len(linears) == 5 and whole.keys() == by_rows.keys()
+    for key in linears:
+        (q, q_scales, out), *_ = whole[key]
+        first, second, *_ = by_rows[key]
+        assert q.size == rows * HIDDEN and first[0].size == second[0].size == ROW_STEP * HIDDEN
+        assert np.array_equal(np.concatenate([first[0], second[0]]), q)
+        assert np.array_equal(np.concatenate([first[1], second[1]]), q_scales)
+        m = out.shape[0]
+        assert out.shape == (m, rows)
+        assert first[2].buffer == second[2].buffer and second[2].offset == first[2].offset + 4 * ROW_STEP
+        assert first[2].shape == second[2].shape == ((m - 1) * rows + ROW_STEP,)
 
 
 def test_only_the_gpu_knows_of_shards(bundles, cut) -> None:

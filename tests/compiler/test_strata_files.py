@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from specdec_compiler.drafts.strata import DEFAULT
 from specdec_runtime.faults import ArtifactError, RequestError
 from specdec_tools.strata import FOLDER, STRATA, read_strata
 
@@ -98,7 +99,14 @@ def test_refuses_missing_unfinished_and_unknown_files(folder: Path):
         read_strata(folder, [])
 
 
+def test_a_folder_without_prompts(tmp_path: Path):
+    with pytest.raises(ArtifactError, match="no evaluation prompts") as caught:
+        read_strata(tmp_path)
+    assert caught.value.where == str(tmp_path) and "--folder" in (caught.value.action or "")
+
+
 def test_the_files():
+    assert FOLDER == DEFAULT  # what is evaluated is what drafts are kept apart from
     prompts = read_strata()
     counts = Counter(prompt.stratum for prompt in prompts)
     assert list(counts) == list(STRATA)

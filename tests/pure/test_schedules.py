@@ -2,18 +2,20 @@
 
 import json
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import schedule_suite as suite
 from exactness_suite import COSTS, VOCAB
 from plan_factory import load_made
-from simulate import generate, mostly, plain_ids, seeded
+from simulate import Run, generate, mostly, plain_ids, seeded
 from specdec_runtime.backends.scripted import Script
-from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, View
+from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, Fixed, View
 from specdec_runtime.decode.programs import Programs
-from specdec_runtime.faults import ArtifactError, ContractError, RequestError
+from specdec_runtime.faults import ArtifactError, ContractError, DeviceFault, RequestError
 from specdec_runtime.schedule.allowance import FULL, HORIZON, RATE, SHARE
+from specdec_runtime.schedule.break_even import FIRST_WAIT, BreakEven
 from specdec_runtime.schedule.costs import LiveCosts
 from specdec_runtime.schedule.heuristic import Heuristic
 from specdec_runtime.schedule.measure import Times, costs_of, probes, times_from_json
@@ -68,6 +70,71 @@ def test_confidence_outlives_a_draft_row_that_is_not_finite(at):
     assert done.ids == plain_ids(target, prompt, 30, 48)
     was_draft = done.backend.submits[at].kind == "draft"
     assert done.result["speculation"]["fallbacks"] == ({"draft_not_finite": 1} if was_draft else {})
+
+
+def succeeded(done, call_prefix: str) -> int:
+    """Calls of that kind in the submits that did not fail."""
+    pairs = zip(done.backend.submits, done.backend.readbacks, strict=True)
+    return sum(call.startswith(call_prefix) for batch, read in pairs if read for call in batch.calls)
+
+
+def test_confidence_counts_steps_that_came_to_nothing():
+    """Steps before a fault, and one whose row is no number, are passes of the draft like any other."""
+    target, prompt, lost = seeded(3, VOCAB), [5, 6, 7], 0
+
+    def run(script: Script) -> Run:
+        draft, schedule = mostly(target, seeded(4, VOCAB), 90), make_schedule("confidence", GPU, DEFAULT, 7)
+        return generate(
+            PLAN, target, prompt, 30, "model", 7, draft, eos_ids=(), script=script, schedule=schedule
+        )
+
+    kinds = [batch.kind for batch in run(Script()).backend.submits]
+    for at in [at for at, kind in enumerate(kinds[:16]) if kind == "draft"]:
+        for script in (Script(fail_before={at: DeviceFault("lost")}), Script(not_finite_calls={(at, 0)})):
+            done = run(script)
+            counts = done.result["speculation"]
+            assert done.ids == plain_ids(target, prompt, 30, 48)
+            assert counts["num_draft_passes"] == succeeded(done, "draft.measure_"), at
+            lost += counts["num_draft_passes"] > counts["num_drafted"]
+    assert lost > 4
+
+
+class Recording(Fixed):
+    """Remembers what it was told."""
+
+    def __init__(self):
+        self.heard: list[Done] = []
+
+    def observe(self, done: Done) -> None:
+        self.heard.append(done)
+
+
+def test_a_round_whose_first_draft_is_bad_is_told_as_what_it_ran():
+    """Its time is that of the drafts and of all rows; where the submit failed and the target ran alone, plain."""
+    target, at = seeded(3, VOCAB), 4
+    for script, label in (
+        (Script(not_finite_calls={(at, 0)}), "model 3"),
+        (Script(fail_before={at: DeviceFault("lost")}), "plain 1"),
+    ):
+        schedule = Recording()
+        done = generate(PLAN, target, [5, 6, 7], 30, "model", 3, eos_ids=(), script=script, schedule=schedule)
+        assert done.ids == plain_ids(target, [5, 6, 7], 30, 48)
+        assert done.backend.submits[at].kind == "round"
+        bad = next(heard for heard in schedule.heard if heard.num_committed == 1)
+        assert (bad.choice.label, bad.rounds) == (label, ())
+        heard = Counter(one.choice.label for one in schedule.heard)
+        assert heard == done.result["speculation"]["schedule"]["choices"]
+
+
+def test_break_even_takes_such_a_round_for_what_it_ran():
+    """Its time moves the costs of drafting as any, its draft says nothing of acceptance, and it is no plain step."""
+    schedule, choice = BreakEven(GPU, DEFAULT, 7), Choice(MODEL, 3)
+    schedule.choose(VIEW)
+    before = schedule.report()
+    schedule.observe(Done(choice, 1, (), LiveCosts(GPU).time(choice), 1))
+    after = schedule.report()
+    assert after["costs"] == before["costs"] and after["acceptance"] == before["acceptance"]
+    assert schedule._unseen == 1
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -149,6 +216,21 @@ def test_k_0_where_nothing_stands_and_trials_ever_rarer():
     assert tried and tried[-1] < 384 and len(tried) < 14, tried
 
 
+def test_a_trial_counts_once():
+    """After a row that is undecided the core takes its plain retry without asking: that is no trial, nor what comes after it."""
+    for retries in (0, 1, 3):
+        schedule = BreakEven(GPU, Policy(model=(0.3,)), 7)
+        assert schedule.choose(VIEW).source is None
+        trial = schedule.choose(VIEW)
+        source = schedule._sources[MODEL, 0]
+        assert trial.source == MODEL and not source.on
+        schedule.observe(Done(trial, 1, ((0, 1),), 2.0, 1))
+        after = source.next_wait
+        for _ in range(retries):
+            schedule.observe(Done(Choice(), 0, (), 2.0, 1))
+        assert source.next_wait == after == 2 * FIRST_WAIT, retries
+
+
 def test_a_stale_draft_must_pay_for_what_it_has_to_read():
     """The same belief: behind by a few tokens the model drafts, behind by many it does not."""
     expensive = replace(GPU, draft_read=4.0)
@@ -207,6 +289,49 @@ def test_times_of_submits_pull_the_costs():
     live.ran(Choice(MODEL, 7), math.nan)
     live.ran(Choice(MODEL, 7), 0.0)  # not timed
     assert before < live.time(Choice(MODEL, 7)) < 1.3 * before
+
+
+def test_what_a_chunk_of_the_draft_takes_is_followed():
+    """Where only submits are timed, the first draft after a long prompt waits for the chunks before it."""
+    choice, lag = Choice(MODEL, 3), 2 + 10 * GPU.draft_chunk
+    live = LiveCosts(replace(GPU, chunks_in_ms=True))
+    rest = live.time(choice)
+    live.ran(choice, rest + 10 * 0.25, lag)
+    assert live.time(choice) == pytest.approx(rest) and live.costs.draft_read == pytest.approx(0.25)
+    live.ran(choice, rest + 10 * 0.5, lag)  # chunks take twice as long: the costs of the rest move less
+    assert 0.25 * 1.09 < live.costs.draft_read < 0.25 * 1.11 and rest < live.time(choice) < 1.06 * rest
+    for _ in range(60):
+        live.ran(choice, rest + 10 * 0.5, lag)
+    assert live.time(choice, lag) == pytest.approx(rest + 10 * 0.5, rel=0.03)
+    calls = LiveCosts(GPU)  # where calls are timed, a submit's time knows of no chunk before it
+    calls.ran(choice, rest, lag)
+    assert calls.time(choice) == pytest.approx(rest) and calls.costs.draft_read == 0.25
+    calls.ran(choice, 1.5 * rest, lag)
+    assert calls.costs.draft_read == pytest.approx(0.25 * (1 + 0.12 * 0.5))  # with the clock, as all
+
+
+def test_chunks_are_those_of_the_plan():
+    plan = load_made(vocab_size=VOCAB, prefill_width=16, draft={"prefill_width": 4})
+    times = Times(True, [1.0] * len(probes(plan, True)), 2.0, 1.0)
+    for costs in (costs_of(plan, times), open_schedules(plan).costs):
+        assert (costs.target_chunk, costs.draft_chunk) == (16, 4)
+        assert LiveCosts(costs).reading(2 + 4 * 3 + 1) == pytest.approx(4 * (costs.draft_read or 0.0))
+    assert not costs_of(plan, times).chunks_in_ms
+    slopes = Times(False, [1.0] * len(probes(plan, False)), 2.0, 1.0)
+    assert costs_of(plan, slopes).chunks_in_ms
+
+
+def test_the_schedule_tells_the_costs_what_the_draft_read():
+    schedule, lag = (
+        make_schedule("break_even", replace(GPU, chunks_in_ms=True), DEFAULT, 7),
+        2 + 10 * GPU.draft_chunk,
+    )
+    schedule.choose(VIEW)
+    choice = Choice(MODEL, 3)
+    ms = LiveCosts(GPU).time(choice, lag)
+    schedule.observe(Done(choice, 4, ((3, 3),), ms, lag))
+    told = schedule.report()["costs"]
+    assert told["draft_step"] == GPU.draft_step and told["verify"]["4"] == GPU.verify[4]
 
 
 def test_costs_where_the_self_test_leaves_one_program():

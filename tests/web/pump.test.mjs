@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { DeviceFault } from "../../web/executor/faults.js";
+import { measureCosts } from "../../web/worker/costs.js";
 import { Pump } from "../../web/worker/pump.js";
 
 const submit = (kind) => ({ type: "submit", kind, writes: [], calls: ["target.verify_1"], reads: [] });
@@ -79,4 +80,33 @@ test("prefill lasts until the device has done it, the wait is no pass's", async 
     "submit prefill", "progress 1", "settle", "submit draft", "submit round", "emit 1", "settle",
   ]);
   assert.ok(clock.prefill >= 29 && clock.stats.submit_ms < 29, JSON.stringify(clock));
+});
+
+/** Measuring on a device and an engine that note what they are brought. */
+async function measured(finish_reason) {
+  const brought = [];
+  const engine = {
+    probes: () => JSON.stringify({ submits: [submit("verify")], request: {} }),
+    measured: (times) => (brought.push(JSON.parse(times)), JSON.stringify({ type: "ready" })),
+  };
+  const clock = { timing: () => ({ decode: 8, verify: 6 }) };
+  const pump = { run: async () => ({ result: { finish_reason, speculation: { num_cycles: 2 } }, clock }) };
+  const known = await measureCosts(engine, { timing: "calls", submit: async () => ({ values: [], ms: [1] }) }, pump);
+  return { known, brought };
+}
+
+test("the times of a cancelled answer become nobody's costs", async () => {
+  assert.deepEqual(await measured("length"), { known: { type: "ready" }, brought: [{ split: true, probe_ms: [1], cycle_ms: 4, submit_ms: 3 }] });
+  assert.deepEqual(await measured("cancelled"), { known: null, brought: [] });
+});
+
+test("a run that was cancelled before it began is told so once it has", async () => {
+  for (const cancelled of [true, false]) {
+    const log = [];
+    const engine = { start: () => (log.push("start"), JSON.stringify([finish])), cancel: () => log.push("cancel") };
+    const pump = new Pump(engine, { settle: async () => {} });
+    await pump.run({}, { onEmit: () => {}, onProgress: () => {} }, cancelled);
+    pump.breath.port.close();
+    assert.deepEqual(log, cancelled ? ["start", "cancel"] : ["start"]);
+  }
 });

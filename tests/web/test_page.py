@@ -213,6 +213,29 @@ def test_cancel_while_the_prompt_is_read(rig: BrowserRig, session: PageSession) 
     assert _generate(rig, session, **request)["token_ids"] == fake_greedy(prompt, 9)
 
 
+def test_cancel_while_costs_are_measured(rig: BrowserRig, fake_bundle: Path) -> None:
+    """The first scheduled request of a load without costs measures them first: a cancel then ends it all the same."""
+    session = rig.loaded(fake_bundle, "wasm")
+    prompt = next(start for start in range(60, 128) if len(fake_greedy([start], 400)) == 400)
+    cancel_js = """async (request) => {
+      const running = window.specdec.generate(request);
+      window.specdec.cancel();
+      return running;
+    }"""
+    request = {
+        "prompt_ids": [prompt],
+        "max_tokens": 400,
+        "drafter": "model",
+        "k": 4,
+        "schedule": "break_even",
+    }
+    cut = rig.do(session.page.evaluate(cancel_js, request))
+    assert cut["finish_reason"] == "cancelled" and len(cut["token_ids"]) < 100
+    whole = _generate(rig, session, **request)
+    assert whole["token_ids"] == fake_greedy([prompt], 400)
+    assert whole["speculation"]["schedule"]["costs"]["how"] == "measured at load"
+
+
 def test_two_requests_at_once(rig: BrowserRig, fake_bundle: Path) -> None:
     session = rig.shared(fake_bundle, "wasm")
     both_js = """async (request) => {

@@ -88,6 +88,15 @@ def test_native_and_page_run_the_same_matrix(bundle, config):
 
 
 @pytest.mark.browser
+def test_scheduled_runs_tell_the_costs_they_were_chosen_by(bundle, config):
+    scheduled = config | {"configs": make_configs([1], ["chain"], [3], [], ["break_even"]), "pairs": 1}
+    native = run_native(bundle, scheduled, lambda done, total: None)
+    page = run_page(bundle, scheduled, BrowserOptions("wasm", timeout_s=120), lambda done, total: None)
+    assert native["costs"]["how"] == page["costs"]["how"] == "measured at load"
+    assert all(ms > 0 for raw in (native, page) for ms in raw["costs"]["verify"].values())
+
+
+@pytest.mark.browser
 def test_ctrl_c_leaves_what_the_page_has(bundle, config):
     def stop(done: int, total: int) -> None:
         if done == 1:

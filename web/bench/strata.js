@@ -3,7 +3,7 @@
 // Opened with [?config=URL][&limit=turns a stratum][&tokens=most a run][&seconds=most in all][&runs=JSON, in place of its own]; the configuration is what
 // `specdec-bench strata` packs (compiler/specdec_tools/strata_matrix.py), or window.strataConfig where a driver has put it. The outcome
 // is window.benchResult and goes to POST /result, a line a turn to POST /log. It holds measurements only: the tables
-// are Python's. Does not know options of a run but drafter and k: it hands all of them on. Invariants: times are
+// are Python's. Does not know options of a run but drafter, k and schedule (which wants costs): it hands all of them on. Invariants: times are
 // of this page's clock, from the call; a configuration's place in the order changes from turn to turn; the first difference of ids ends the
 // run, with what was measured and the error; a run that was stopped says "partial".
 
@@ -134,7 +134,8 @@ async function run(query) {
   const runs = query.get("runs");
   if (runs) config.configs = JSON.parse(runs);
   const client = new Client();
-  const loaded = await client.load(new URL(config.bundle, location.href).href, config.load);
+  const costs = config.configs.some(({ options }) => (options.schedule ?? "fixed") !== "fixed"); // measured before the first run, then told
+  const loaded = await client.load(new URL(config.bundle, location.href).href, { costs, ...config.load });
   const pairs = Number(query.get("limit") ?? config.pairs);
   const tokens = Number(query.get("tokens") ?? Infinity);
   const turns = turnsOf(config, pairs);

@@ -1,7 +1,8 @@
 // What passes cost on this device: runs the submits that Python names, and brings it their times.
 //
 // Does not know: what a cost is made of (specdec_runtime/schedule/measure.py does), requests. The twin of `measure` in
-// compiler/specdec_tools/native_run.py. Invariant: bounded: no further repetition once LIMIT_MS are spent.
+// compiler/specdec_tools/native_run.py. Invariants: bounded: no further repetition once LIMIT_MS are spent; an answer that was
+// cut short shows no costs.
 
 import { errorFromJson } from "../executor/faults.js";
 
@@ -30,7 +31,7 @@ async function leastTimes(executor, submits, limitMs) {
 /**
  * Python's schedules know this device's costs after it. On a software adapter they are assumed: measuring would take minutes.
  * @param {Engine} engine @param {Executor} executor @param {Pump} pump
- * @returns {Promise<Record<string, any>>} what Python says of its schedules
+ * @returns {Promise<Record<string, any> | null>} what Python says of its schedules; null: cancelled, nothing is known
  */
 export async function measureCosts(engine, executor, pump) {
   if (executor.timing === "none") return engine.state;
@@ -39,6 +40,7 @@ export async function measureCosts(engine, executor, pump) {
   if (error) throw errorFromJson(error);
   const probe_ms = await leastTimes(executor, submits, LIMIT_MS[executor.timing]);
   const { result, clock } = await pump.run(request, { onEmit: () => {}, onProgress: () => {} });
+  if (result.finish_reason === "cancelled") return null;
   const cycles = Math.max(1, result.speculation.num_cycles);
   const { decode, verify } = clock.timing(0);
   const times = { split, probe_ms, cycle_ms: Number(decode) / cycles, submit_ms: Number(verify) / cycles };

@@ -150,13 +150,14 @@ export class Pump {
   }
 
   /**
-   * Run one request to its end.
-   * @param {object} request @param {Listener} listener
+   * Run one request to its end; cancelled: it is to end as soon as it can.
+   * @param {object} request @param {Listener} listener @param {boolean} [cancelled]
    * @returns {Promise<{result: any, clock: Clock}>}
    */
-  async run(request, listener) {
+  async run(request, listener, cancelled = false) {
     const clock = new Clock();
     let effects = this.python(clock, () => this.engine.start(JSON.stringify(request)));
+    if (cancelled) this.cancel(); // a start forgets those before it
     for (;;) {
       const told = effects;
       const last = told[told.length - 1];

@@ -1,7 +1,8 @@
 """The evaluation prompts: a folder of <stratum>.jsonl files, the texts that no draft may have been trained on.
 
 One JSON object a line: {"id", "stratum", "messages": [{"role", "content"}, ...]} and whatever else an evaluation wants of it
-(max_tokens). Knows nothing of drafts. Invariant: a folder without a prompt is an error, never an empty answer.
+(max_tokens: specdec_tools/strata.py reads all of it). Knows nothing of drafts.
+Invariant: a folder without a prompt is an error, never an empty answer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 from specdec_runtime.faults import ArtifactError
 
 _CORRECT = "correct the line"
-_WHERE = "name the folder of the evaluation prompts: --strata FOLDER"
+_WHERE = (
+    "name the folder of the evaluation prompts: the option --strata of a build, --folder of an evaluation"
+)
 
 
 def _beside_models() -> Path:
@@ -45,8 +48,7 @@ def strata_files(folder: Path) -> list[Path]:
     """The files, by name. Raises ArtifactError where there are none."""
     files = sorted(folder.glob("*.jsonl"))
     if not files:
-        message = "there are no evaluation prompts (*.jsonl) to compare the draft's training prompts with"
-        raise ArtifactError(message, str(folder), _WHERE)
+        raise ArtifactError("there are no evaluation prompts (*.jsonl) here", str(folder), _WHERE)
     return files
 
 

@@ -133,7 +133,7 @@ class _Assembler:
         name = f"{whole}@{first}:{'x'.join(map(str, shape))}"
         if name in self.index:
             return self.index[name]
-        if of in self.stored:
+        if isinstance(of, str) and of in self.stored:
             return self.weight(name, self.stored[of], first, shape)
         tensor = self.tensors[self.place(of)]
         offset = tensor["offset"] + first * DTYPE_BYTES[tensor["dtype"]]

@@ -59,9 +59,8 @@ class Done(NamedTuple):
 
     choice: Choice
     num_committed: int
-    rounds: tuple[
-        tuple[int, int], ...
-    ]  # (accepted, evaluated) of each round up to the answer's end; () for plain steps
+    # (accepted, evaluated) of each round up to the answer's end; () for plain steps, and where no draft was of use
+    rounds: tuple[tuple[int, int], ...]
     ms: float  # the submit with the target in it, by Readback.ms; 0 where it was not timed
     lag: int = 0  # of the draft's KV before it
 

@@ -95,6 +95,8 @@ class Drafter(Protocol):
 class StepwiseDrafter(Drafter, Protocol):
     """One that can also stop between its steps: the draft model."""
 
+    num_steps: int  # those of `propose_stepwise` that the device has run, in this request
+
     def propose_stepwise(self, sequence: Sequence, budget: int, decider: Stepwise) -> Steps:
         """As `propose`; each step is a submit of its own, and `decider` says whether another follows."""
         ...

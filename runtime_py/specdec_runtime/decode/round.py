@@ -16,7 +16,7 @@ from collections.abc import Generator
 from typing import cast
 
 from specdec_runtime.decode.choice import ANY as ANY_DRAFTER
-from specdec_runtime.decode.choice import MODEL, Choice, Schedule, stepwise
+from specdec_runtime.decode.choice import MODEL, Choice, Schedule, Stepwise, stepwise
 from specdec_runtime.decode.commit import commit_run
 from specdec_runtime.decode.effects import (
     Cancelled,
@@ -28,7 +28,7 @@ from specdec_runtime.decode.effects import (
     Readback,
     check_readback,
 )
-from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal, StepwiseDrafter
+from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal, Steps, StepwiseDrafter
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
@@ -78,7 +78,7 @@ def _turn(run: Generation) -> Effects:
         outcomes = [outcome.as_plain() for outcome in _commit(run, judged)]
     else:
         proposal = yield from _propose(run, choice)
-        judged = yield from _verify(run, proposal)
+        judged, proposal = yield from _verify(run, proposal)
         outcomes = _commit(run, judged)
     run.settle(outcomes)
     for outcome in outcomes:
@@ -106,8 +106,7 @@ def _propose(run: Generation, choice: Choice) -> Generator[Effect, Readback, Pro
     drafter = run.drafter if choice.source == ANY_DRAFTER else run.drafter.part(choice.source)
     decider = stepwise(run.schedule) if choice.source == MODEL else None
     if decider:
-        proposal = yield from cast(StepwiseDrafter, drafter).propose_stepwise(run.sequence, choice.k, decider)
-        run.stepped(proposal.num_drafted if proposal else 0)
+        proposal = yield from _stepwise(run, cast(StepwiseDrafter, drafter), choice.k, decider)
     else:
         proposal = yield from drafter.propose(run.sequence, choice.k, choice.rounds)
     if proposal is None or (0 < proposal.num_drafted <= choice.k and 0 < proposal.rounds <= choice.rounds):
@@ -116,8 +115,19 @@ def _propose(run: Generation, choice: Choice) -> Generator[Effect, Readback, Pro
     raise ContractError(f"{message} in {proposal.rounds} rounds of {choice.rounds}", "decode/round.py")
 
 
-def _verify(run: Generation, proposal: Proposal | None) -> Generator[Effect, Readback, list[Judged]]:
-    """Run the target over the last token and the drafts, once a round; the rounds that are of use, judged."""
+def _stepwise(run: Generation, drafter: StepwiseDrafter, k: int, decider: Stepwise) -> Steps:
+    """Its steps are counted whatever comes of them: a proposal, a fault, a cancel."""
+    before = drafter.num_steps
+    try:
+        return (yield from drafter.propose_stepwise(run.sequence, k, decider))
+    finally:
+        run.stepped(drafter.num_steps - before)
+
+
+def _verify(
+    run: Generation, proposal: Proposal | None
+) -> Generator[Effect, Readback, tuple[list[Judged], Proposal | None]]:
+    """Run the target over the last token and the drafts, once a round; the judged rounds that are of use; the proposal, if run."""
     batch = run.verify_submit(proposal)
     try:
         readback = yield batch
@@ -135,7 +145,7 @@ def _verify(run: Generation, proposal: Proposal | None) -> Generator[Effect, Rea
     if rounds > 1:
         _check_start(run, judged[: rounds - 1], num_rows, readback.values[-1][0])
     run.passed(batch, num_rows * rounds)
-    return judged
+    return judged, proposal
 
 
 def _plain_steps(run: Generation, steps: int) -> Generator[Effect, Readback, list[Judged]]:

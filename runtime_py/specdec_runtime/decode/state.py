@@ -85,9 +85,9 @@ class Generation:
         self._ms = sum(readback.ms)
 
     def tell(self, choice: Choice, proposal: Proposal | None, outcomes: list[Outcome]) -> None:
-        """Count what was run, and let the schedule know: all rounds of the submit, and its time."""
+        """Count what was run, and let the schedule know: all rounds of the submit, and its time. proposal: what was in it."""
         rounds = tuple((one.num_accepted, one.num_evaluated) for one in outcomes if one.num_drafted)
-        if proposal is not None and rounds:
+        if proposal is not None:
             what = {"source": proposal.source.name, "k": proposal.num_drafted, "rounds": proposal.rounds}
             choice = choice._replace(**what)
         else:

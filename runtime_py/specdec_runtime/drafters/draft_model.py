@@ -41,6 +41,7 @@ class ModelDrafter:
         self._cache = ModelCache(self._model)
         self._num_appended = 0  # rows the proposal being verified appends to the KV, at most
         self._drafted = (0, 0)  # drafts a round and rounds of that proposal
+        self.num_steps = 0  # that were submits of their own
         self._num_faults = 0
         self._rest = 0  # cycles to sit out
 
@@ -133,6 +134,7 @@ class ModelDrafter:
         row = 2 * (num_rows - 1), 2  # the last one, in both
         reads: list[Read] = [("draft.out", *row), ("draft.stats", *row)]
         readback = yield Submit("draft", writes, [f"draft.measure_{num_rows}"], reads)
+        self.num_steps += 1
         sequence.landed(len(sequence))
         self._cache.landed(num_rows)
         self._drafted = 1, 1

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from specdec_runtime.decode.choice import MODEL, NATURAL_KS, NGRAM, Choice, Done, View
 from specdec_runtime.schedule.allowance import Allowance
-from specdec_runtime.schedule.costs import PULL, READ_WIDTH, Costs, LiveCosts
+from specdec_runtime.schedule.costs import PULL, Costs, LiveCosts
 from specdec_runtime.schedule.policy import Policy
 from specdec_runtime.schedule.survival import Belief
 
@@ -86,7 +86,7 @@ class BreakEven:
         self._plain_ms, self._max_rounds = 1 / plain.rate, view.max_rounds
         self._trial = None
         if self._allowance is None:
-            chunks = -(-view.prompt_len // READ_WIDTH)
+            chunks = -(-view.prompt_len // self._costs.costs.target_chunk)
             self._allowance = Allowance(chunks * self._costs.costs.target_read / self._plain_ms)
             return (
                 plain.choice
@@ -100,24 +100,25 @@ class BreakEven:
 
     def observe(self, done: Done) -> None:
         choice = done.choice
-        self._costs.ran(choice, done.ms, BASELINE_PULL if self._unseen >= BASELINE else PULL)
-        self._unseen = self._unseen + done.num_committed if done.rounds else 0
-        spent = self._costs.time(choice, done.lag if choice.source == MODEL else 0)
+        self._costs.ran(choice, done.ms, done.lag, BASELINE_PULL if self._unseen >= BASELINE else PULL)
+        self._unseen = self._unseen + done.num_committed if choice.source else 0
+        spent = self._costs.time(choice, done.lag)
         self._bucket.settle(done.num_committed, spent / self._plain_ms)
         for source in self._sources.values():
             source.passed(done.num_committed)
+        trial, self._trial = self._trial, None  # once: a plain retry is told without having been chosen
         if not done.rounds:
-            if self._trial is not None:
-                self._trial.tried(False)  # the drafter had nothing after all
+            if trial is not None:
+                trial.tried(False)  # the drafter had nothing of use after all
             return
         source = self._of(choice.source, self._seen_len)
         for accepted, evaluated in done.rounds:
             source.belief.saw(accepted, evaluated, source.since)
             source.since = 0
-        if self._trial is not None:
+        if trial is not None:
             rate = self._mean_rate(source, choice.source)
             stood = all(accepted == evaluated for accepted, evaluated in done.rounds)
-            self._trial.tried(stood or rate * self._plain_ms > 1)
+            trial.tried(stood or rate * self._plain_ms > 1)
 
     @property
     def _bucket(self) -> Allowance:

@@ -14,14 +14,11 @@ from typing import Any
 
 from specdec_runtime.decode.choice import MODEL, Choice
 from specdec_runtime.decode.programs import Programs
-from specdec_runtime.plan.schema import MAX_ROWS, Model
+from specdec_runtime.plan.schema import MAX_ROWS, Model, Plan
 
-PULL, PULL_ALL = (
-    0.2,
-    0.12,
-)  # how far one submit moves the costs of its parts, and all others with them, towards its time
+# how far one submit moves the costs of its parts, and all others with them, towards its time
+PULL, PULL_ALL = 0.2, 0.12
 OUTLIER = 2.0  # a submit that took longer or shorter by this factor counts as this factor
-READ_WIDTH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +33,9 @@ class Costs:
     outside: float = 0.0  # the part of S that Readback.ms does not contain: on a CPU all of it
     accept: float = 0.0  # ta: between two rounds of a submit
     how: str = "assumed"
+    target_chunk: int = 32  # tokens that a chunk of a prefill reads
+    draft_chunk: int = 32
+    chunks_in_ms: bool = False  # Readback.ms of a submit holds the draft's chunks that ran ahead of it
 
     def rows(self, num_rows: int) -> float:
         """A verify pass of so many rows."""
@@ -62,10 +62,14 @@ class Costs:
 ASSUMED = Costs(0.7, {rows: 2.5 + 4.5 * rows for rows in range(1, MAX_ROWS + 1)}, 1.5, 20.0, 100.0, 0.2)
 
 
-def assumed(model: Model, has_draft: bool) -> Costs:
+def assumed(plan: Plan) -> Costs:
     """Where nothing was measured; the times of the run's own submits then pull them into place."""
-    costs = replace(ASSUMED, verify={width: ASSUMED.verify[width] for width in model.widths})
-    return costs if has_draft else replace(costs, draft_step=None, draft_read=None)
+    model, draft = plan.target_model, plan.draft_model
+    verify = {width: ASSUMED.verify[width] for width in model.widths}
+    costs = replace(ASSUMED, verify=verify, target_chunk=model.prefill_width)
+    if draft is None:
+        return replace(costs, draft_step=None, draft_read=None)
+    return replace(costs, draft_chunk=draft.prefill_width)
 
 
 class LiveCosts:
@@ -97,29 +101,33 @@ class LiveCosts:
 
     def reading(self, lag: int) -> float:
         """Chunks that end at multiples of the prefill's width, until two tokens or fewer are left."""
-        return -(-max(0, lag - 2) // READ_WIDTH) * (self.costs.draft_read or 0.0)
+        return -(-max(0, lag - 2) // self.costs.draft_chunk) * (self.costs.draft_read or 0.0)
 
-    def ran(self, choice: Choice, ms: float, pull: float = PULL) -> None:
-        """A submit of this choice took so long."""
+    def ran(self, choice: Choice, ms: float, lag: int = 0, pull: float = PULL) -> None:
+        """A submit of this choice took so long; the draft's KV lacked lag tokens before."""
         if not (math.isfinite(ms) and ms > 0):
             return
-        expected = max(self.time(choice) - self._first.outside, 1e-6)
+        chunks = self.reading(lag) if choice.source == MODEL and self._first.chunks_in_ms else 0.0
+        expected = max(self.time(choice) + chunks - self._first.outside, 1e-6)
         ratio = min(OUTLIER, max(1 / OUTLIER, ms / expected))
         width = min(width for width in self.costs.verify if width >= choice.k + 1)
+        parts = [width, "sync", *(["draft_step"] if choice.source == MODEL else [])]
+        rest = 1 - chunks / expected  # the more of it chunks took, the less it says of all else
         for part in self._scale:
-            self._scale[part] *= 1 + PULL_ALL * (ratio - 1)
-        for part in [width, "sync", *(["draft_step"] if choice.source == MODEL else [])]:
-            self._scale[part] *= 1 + (pull - PULL_ALL) * (ratio - 1)
+            own = pull if part in parts else PULL_ALL
+            self._scale[part] *= 1 + (pull if chunks and part == "draft_read" else own * rest) * (ratio - 1)
         self._rebuild()
 
     def _rebuild(self) -> None:
         first, scale = self._first, self._scale
         step = None if first.draft_step is None else first.draft_step * scale["draft_step"]
+        read = None if first.draft_read is None else first.draft_read * scale["draft_read"]
         verify = {width: ms * scale[width] for width, ms in first.verify.items()}
         self.costs = replace(
             first,
             sync=first.outside + (first.sync - first.outside) * scale["sync"],
             verify=verify,
             draft_step=step,
+            draft_read=read,
             accept=first.accept * scale["accept"],
         )

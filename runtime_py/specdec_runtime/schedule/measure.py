@@ -108,6 +108,7 @@ def costs_of(plan: Plan, measured: Times) -> Costs:
     verify = {width: passes[f"target.verify_{width}"] for width in plan.target_model.widths}
     verify = {rows: min(ms for width, ms in verify.items() if width >= rows) for rows in verify}
     outside = max(LEAST_MS, cycle_ms - submit_ms)
+    target, draft = plan.target_model, plan.draft_model
     return Costs(
         sync=outside if split else max(outside, cycle_ms - one_row),
         verify=verify,
@@ -117,6 +118,9 @@ def costs_of(plan: Plan, measured: Times) -> Costs:
         accept=passes.get(ACCEPT, 0.0),
         outside=outside,
         how="measured at load" + ("" if split else ", by slopes"),
+        target_chunk=target.prefill_width,
+        draft_chunk=(draft or target).prefill_width,
+        chunks_in_ms=not split,
     )
 
 

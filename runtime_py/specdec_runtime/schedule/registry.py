@@ -71,5 +71,5 @@ class Schedules:
 def open_schedules(plan: Plan, programs: Programs = ALL, policy_json: str | bytes | None = None) -> Schedules:
     """With assumed costs, and the bundle's policy (None: the default)."""
     policy = read_policy(policy_json) if policy_json else DEFAULT
-    costs = assumed(plan.target_model, plan.draft_model is not None)
+    costs = assumed(plan)
     return Schedules(plan, costs, policy).with_costs(costs, programs)
