@@ -20,7 +20,8 @@ from specdec_runtime.schedule.survival import Belief
 MARGIN = 0.02  # by which the lower bound must beat plain decoding to turn a source on
 STICKY = 0.02  # by which another action must beat the one before, so that noise does not swap them
 FIRST_WAIT, MAX_WAIT = 4, 24  # committed tokens between two trials of a source that is off
-HORIZON = 64  # tokens over which reading a stale draft KV must pay for itself
+HORIZON = 64  # tokens over which reading a stale draft KV, or a trial, must pay for itself
+CHANCE = 0.25  # that a source tried again is as good as its high quantile
 ROUNDS = (1, 2, 4)
 BASELINE = 64  # committed tokens after which a plain step shows again what plain decoding takes
 BASELINE_PULL = 0.5
@@ -243,9 +244,16 @@ class BreakEven:
             hopeful = [
                 action
                 for action in self._allowed(self._actions(view, kind, lower=False), reading, view.remaining)
-                if action.choice.rounds * source.belief.high[action.choice.k] > action.ms * plain.rate
+                if self._hopeful(source, action, reading, plain, view.remaining)
             ]
             if hopeful:
                 self._trial = source
                 return min(hopeful, key=lambda action: action.ms - action.tokens / plain.rate).choice
         return None
+
+    def _hopeful(self, source: Source, action: Action, reading: float, plain: Action, remaining: int) -> bool:
+        """Whether what the source may turn out to be worth is more than finding out costs: the draft's reading, and what is lost."""
+        best_tokens = action.choice.rounds * source.belief.high[action.choice.k]
+        gain = (1 / plain.rate - action.ms / best_tokens) * min(remaining, HORIZON)
+        loss = max(0.0, action.ms - action.tokens / plain.rate)
+        return CHANCE * gain > reading + loss
