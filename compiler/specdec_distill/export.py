@@ -19,13 +19,11 @@ from specdec_compiler.drafts import (
     Provenance,
     SampleCounts,
     Training,
-    champion_sha256,
     write_draft_folder,
     write_prompts,
     write_provenance,
 )
-from specdec_compiler.recipe import read_recipe
-from specdec_compiler.sources import ModelConfig, ModelSpec, locate
+from specdec_compiler.sources import ModelConfig, ModelSpec
 from specdec_compiler.sources.hf import stored_name
 from specdec_compiler.sources.packed import Formats
 from specdec_runtime.faults import ArtifactError
@@ -34,7 +32,7 @@ from .corpus import Corpus
 from .draft import DraftShape
 from .prompts import Prompt
 from .recipe import DistillRecipe
-from .texts import read_prompts_file
+from .texts import read_prompts_file, stage_of, training_files
 from .train import identity_of, read_checkpoint
 
 FORMATS = Formats("q8", "q4")  # measured: 4 bits cost attention more agreement than the feed-forward part
@@ -50,11 +48,13 @@ def export(
     corpus: Corpus,
     trained: dict[str, Any],
     folder: Path,
+    champion_sha256: str,
     commit: str | None,
 ) -> Path:
     """Write folder/draft from the phase with the most tokens a pass (k = 3) on the held-out texts; -> that folder.
 
-    trained: results.json of the training stage. commit: the revision of the code that trained it (default: the checkout's).
+    trained: results.json of the training stage. champion_sha256: as drafts.champion_sha256 gives it. commit: the revision of the code
+    that trained it (default: the checkout's).
     """
     results = trained["phases"]
     best = max(results, key=lambda phase: results[phase]["all"]["tokens_per_pass_3"])
@@ -63,20 +63,19 @@ def export(
     out = folder / "draft"
     tensors = {stored_name(name): tensor.float().numpy() for name, tensor in state["trained"].items()}
     files = write_draft_folder(out, _hf_config(shape.config(spec.config, recipe.name)), tensors, FORMATS)
-    prompts = [prompt for path in _prompt_files(folder) for prompt in read_prompts_file(path)[1]]
+    prompt_files = training_files(folder, ".prompts")
+    prompts = [prompt for path in prompt_files for prompt in read_prompts_file(path)[1]]
     digest = write_prompts(out, [text for prompt in prompts for text in prompt.texts])
-    champion = read_recipe(recipe.folder / recipe.champion)
-    source = locate(champion.champion.source, champion.folder)
     settings = recipe.train
     losses = [round(line["kl"], 4) for line in state["log"] if "kl" in line and line["phase"] == best]
     losses.append(round(results[best]["all"]["kl"], 4))
     write_provenance(
         out,
         Provenance(
-            champion=Champion(spec.config.name, champion_sha256(source)),
+            champion=Champion(spec.config.name, champion_sha256),
             code_commit=commit or _revision(),
             generator=Generator(
-                _seeds(recipe, folder),
+                sorted({recipe.text.seed + stage_of(path)[1] for path in prompt_files}),
                 recipe.text.temperatures,
                 "argmax(logits / T + Gumbel noise); T = 0: argmax",
             ),
@@ -114,16 +113,6 @@ def _hf_config(c: ModelConfig) -> dict[str, Any]:
         "max_position_embeddings": c.context,
         "tie_word_embeddings": True,
     }
-
-
-def _prompt_files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.glob("*.prompts")) if not path.name.startswith("held-out")]
-
-
-def _seeds(recipe: DistillRecipe, folder: Path) -> list[int]:
-    """The seed of each share: see TextRecipe."""
-    shares = {int(path.stem.rpartition("-")[2].partition("of")[0]) for path in _prompt_files(folder)}
-    return [recipe.text.seed + share for share in sorted(shares)]
 
 
 def _sources(prompts: list[Prompt]) -> list[PromptSource]:

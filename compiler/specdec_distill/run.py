@@ -21,7 +21,7 @@ from .export import export, read_results
 from .network import Llama, make_rope, read_weights
 from .objective import Measure, Objective
 from .recipe import DistillRecipe
-from .texts import Desk, Say, Speech, held_out_text, training_text
+from .texts import Desk, Say, Speech, held_out_text, stage_of, training_files, training_text
 from .train import Champion, Phase, Trainer
 
 
@@ -49,9 +49,7 @@ def distill(
     spec = open_champion(recipe)
     net = load_network(spec, device)
     held_apart = fingerprints(text for _, text in evaluation_prompts(strata))
-    desk = Desk(
-        net, Speech(spec), recipe.text, folder, device, say, held_apart, _champion_sha256(recipe), *share
-    )
+    desk = Desk(net, Speech(spec), recipe.text, folder, say, held_apart, _champion_sha256(recipe), *share)
     result: dict[str, Any] = {}
     if stage in ("text", "all"):
         corpus = training_text(desk)
@@ -65,7 +63,11 @@ def distill(
         results = {"device": _device_name(device), "phases": result["train"]}
         (folder / "results.json").write_text(json.dumps(results, indent=1))
     if stage in ("export", "all"):
-        result["export"] = str(export(recipe, spec, load_text(folder), read_results(folder), folder, commit))
+        result["export"] = str(
+            export(
+                recipe, spec, load_text(folder), read_results(folder), folder, desk.champion_sha256, commit
+            )
+        )
     return result
 
 
@@ -93,12 +95,11 @@ def load_network(spec: ModelSpec, device: str) -> Llama:
 
 def load_text(folder: Path) -> Corpus:
     """All shares' training texts. Raises ArtifactError unless they are the shares of one whole."""
-    paths = [path for path in sorted(folder.glob("*of*.npz")) if not path.name.startswith("held-out")]
+    paths = training_files(folder, ".npz")
     stages: dict[str, set[tuple[int, int]]] = {}
     for path in paths:
-        stage, _, share = path.stem.rpartition("-")
-        index, _, total = share.partition("of")
-        stages.setdefault(stage, set()).add((int(index), int(total)))
+        stage, *share = stage_of(path)
+        stages.setdefault(stage, set()).add((share[0], share[1]))
     for stage, found in stages.items():
         total = max(n for _, n in found)
         if found != {(index, total) for index in range(total)}:

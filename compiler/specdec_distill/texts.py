@@ -70,7 +70,6 @@ class Desk:
     speech: Speech
     recipe: TextRecipe
     folder: Path
-    device: str
     say: Say
     held_apart: Fingerprints  # of the evaluation prompts: a prompt that shares words with one is not used
     champion_sha256: str
@@ -142,6 +141,18 @@ def _stage(desk: Desk, name: str, make: Callable[[], Written]) -> Written:
         message = "the texts here are of another recipe, champion, share or set of evaluation prompts"
         raise ArtifactError(message, str(prompts_path), "use another folder, or remove what is in it")
     return load_corpus(corpus_path), prompts
+
+
+def stage_of(path: Path) -> tuple[str, int, int]:
+    """(stage, share, number of shares) of one of its files."""
+    stage, _, share = path.stem.rpartition("-")
+    index, _, total = share.partition("of")
+    return stage, int(index), int(total)
+
+
+def training_files(folder: Path, suffix: str) -> list[Path]:
+    """The stages' files of that suffix, all shares', without the texts held out."""
+    return [path for path in sorted(folder.glob(f"*of*{suffix}")) if stage_of(path)[0] != "held-out"]
 
 
 def write_prompts_file(path: Path, identity: str, prompts: list[Prompt]) -> None:

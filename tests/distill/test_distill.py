@@ -74,6 +74,15 @@ def recipe_in(folder: Path, steps: int = 120, filter_steps: int = 60) -> Path:
     return path
 
 
+def texts_of(distilled: Path, folder: Path) -> Path:
+    """A folder whose text stage is done, by links."""
+    work = folder / "work"
+    work.mkdir()
+    for path in (distilled / "work").glob("*of*"):
+        (work / path.name).symlink_to(path)
+    return work
+
+
 def quiet(line: str) -> None:
     pass
 
@@ -100,10 +109,7 @@ def test_training_raises_acceptance(distilled, tmp_path):
 
 def _untrained(distilled: Path, tmp_path: Path) -> dict:
     """The same draft before its first step, on the same texts."""
-    work = tmp_path / "work"
-    work.mkdir()
-    for path in (distilled / "work").glob("*of*"):
-        (work / path.name).symlink_to(path)
+    work = texts_of(distilled, tmp_path)
     text = (distilled / "distill.toml").read_text()
     text = text.replace("steps = 120", "steps = 0").replace("filter_steps = 60", "filter_steps = 0")
     (distilled / "untrained.toml").write_text(text)
@@ -151,10 +157,7 @@ def test_the_same_seeds_give_the_same_draft(distilled, tmp_path):
 
 def test_a_stopped_run_goes_on(distilled, tmp_path, monkeypatch):
     """Stopped in the middle of training, with its checkpoint; the second call ends with the same weights."""
-    work = tmp_path / "work"
-    work.mkdir()
-    for path in (distilled / "work").glob("*of*"):
-        (work / path.name).symlink_to(path)
+    work = texts_of(distilled, tmp_path)
     recipe = read_distill_recipe(distilled / "distill.toml")
     monkeypatch.setattr("specdec_distill.train.CHECKPOINT_S", 0.0)
     stops = iter(range(1000))
@@ -206,10 +209,7 @@ def test_what_another_recipe_made_is_not_used(distilled, tmp_path, change, stage
 
 
 def test_shares_that_are_not_of_one_whole(distilled, tmp_path):
-    work = tmp_path / "work"
-    work.mkdir()
-    for path in (distilled / "work").glob("*of*"):
-        (work / path.name).symlink_to(path)
+    work = texts_of(distilled, tmp_path)
     for suffix in ("npz", "prompts"):
         (work / f"first-1of2.{suffix}").symlink_to(distilled / "work" / f"first-0of1.{suffix}")
     recipe = read_distill_recipe(distilled / "distill.toml")
@@ -350,19 +350,13 @@ def test_a_wrong_recipe_is_refused_by_key(tmp_path, wrong, right, named):
 def test_layers_that_the_champion_has_not(distilled, tmp_path):
     recipe = read_distill_recipe(distilled / "distill.toml")
     wrong = dataclasses.replace(recipe, draft=dataclasses.replace(recipe.draft, copy=[7]))
-    work = tmp_path / "work"
-    work.mkdir()
-    for path in (distilled / "work").glob("*of*"):
-        (work / path.name).symlink_to(path)
+    work = texts_of(distilled, tmp_path)
     with pytest.raises(ArtifactError, match="layers \\[7\\]"):
         distill(wrong, work, quiet, stage="train", device="cpu", strata=distilled / "strata")
 
 
 def test_exporting_before_training_is_refused(distilled, tmp_path):
-    work = tmp_path / "work"
-    work.mkdir()
-    for path in (distilled / "work").glob("*of*"):
-        (work / path.name).symlink_to(path)
+    work = texts_of(distilled, tmp_path)
     with pytest.raises(ArtifactError, match="nothing was trained here yet"):
         distill(
             read_distill_recipe(distilled / "distill.toml"),

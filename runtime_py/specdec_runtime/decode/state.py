@@ -152,9 +152,8 @@ class Generation:
         """After a submit's commits: roll the target back to committed - 1 and count."""
         committed, last = len(self.sequence), outcomes[-1]
         num_written = committed - len(last.ids) + last.num_accepted
-        self.sequence.landed(
-            num_written
-        )  # accepted drafts are in `tokens` already, and rounds before the last whole
+        # accepted drafts are in `tokens` already, and rounds before the last whole
+        self.sequence.landed(num_written)
         self.target.rollback(committed - 1)
         self.finish_reason = last.finish_reason
         self.must_be_plain = last.undecided
