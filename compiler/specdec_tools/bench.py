@@ -25,6 +25,7 @@ from .bench_gpu import table as gpu_table
 from .bench_rows import bench_rows
 from .bench_rows import table as rows_table
 from .browser import ADAPTERS, BrowserOptions, page_session
+from .json_file import read_json_file
 from .native_run import NativeRun
 from .peers import cli as peers_cli
 from .peers import cpu as peers_cpu
@@ -185,10 +186,7 @@ def _kind(report: dict[str, Any]) -> Any:
 
 
 def _saved(path: Path) -> dict[str, Any]:
-    try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RequestError(f"it cannot be read: {error}", str(path), "Name a saved report") from None
+    report = read_json_file(path, "Name a saved report")
     _kind(report)
     return report
 

@@ -17,6 +17,7 @@ from specdec_runtime.faults import RequestError, error_from_json
 
 from . import strata_predict
 from .browser import ADAPTERS, BrowserOptions
+from .json_file import read_json_file
 from .peers.cli import count, counts, names
 from .strata import FOLDER, MOST_TOKENS, chosen_strata, read_strata
 from .strata_matrix import chosen_drafters, make_configs, page_config, read_configs
@@ -93,10 +94,7 @@ def _strata(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _saved(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RequestError(f"it cannot be read: {error}", str(path), "Name a saved run") from None
+    raw = read_json_file(path, "Name a saved run")
     check_report(raw)
     return raw
 

@@ -6,7 +6,6 @@ configuration are handed on as they are given; prompts fit the bundle's context.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from specdec_runtime.bundle import Bundle
 from specdec_runtime.drafters.registry import drafter_names
 from specdec_runtime.faults import RequestError
 
+from .json_file import read_json_file
 from .strata import Prompt
 from .text import BundleText
 
@@ -58,10 +58,7 @@ def make_configs(
 
 def read_configs(path: Path) -> list[Config]:
     """A file of options: [{"drafter": "chain", "k": 4, "rounds": 2}, ...]; the plain step comes before them."""
-    try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RequestError(f"it cannot be read: {error}", str(path), "Give a JSON list") from None
+    listed = read_json_file(path, "Give a JSON list")
     good = isinstance(listed, list) and all(
         isinstance(o, dict) and {"drafter", "k"} <= set(o) for o in listed
     )

@@ -10,13 +10,13 @@ model's acceptance, and leaves out prefill and text. Invariant: every figure is 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specdec_runtime.faults import RequestError
 
+from .json_file import read_json_file
 from .strata_report import groups_of, pairs_of, speculative, summed
 
 KEYS = {"name", "sync_ms", "verify_ms", "draft_ms"}
@@ -56,10 +56,7 @@ def read_costs(path: Path) -> Costs:
     def refuse(why: str) -> RequestError:
         return RequestError(why, str(path), EXAMPLE)
 
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise refuse(f"it cannot be read: {error}") from None
+    data = read_json_file(path, EXAMPLE)
     if not isinstance(data, dict) or not KEYS <= set(data) <= KEYS | {"plain_steps"}:
         raise refuse("it is no object with the keys of a shape's costs")
     verify, steps = data["verify_ms"], data.get("plain_steps", 1)
