@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specdec_runtime.decode.sampling import Sampling, check_sampling
 from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan
 
@@ -28,6 +29,7 @@ class Request:
     eos_ids: Sequence[int] | None = None
     steps: int = 1  # plain steps in one submit where nothing drafts
     rounds: int = 1  # rounds in one submit where a drafter can go on without the host
+    sampling: Sampling = Sampling()
 
 
 def check_request(plan: Plan, request: Request) -> None:
@@ -36,6 +38,7 @@ def check_request(plan: Plan, request: Request) -> None:
     check_count(request.k, "k", MAX_K)
     check_several(request.steps, "plain_steps", MAX_STEPS)
     check_several(request.rounds, "rounds", MAX_ROUNDS)
+    check_sampling(plan, request.sampling)
     check_ids(plan, request.prompt_ids, "prompt_ids")
     check_room(plan, len(request.prompt_ids), 1)
     if request.eos_ids:
