@@ -1,10 +1,11 @@
 """What a request may ask of the sampler: every bad value is named, and the cheapest programs are chosen."""
 
+from typing import Any
+
 import pytest
+from plan_factory import load_made
 from specdec_runtime.decode.sampling import Sampling, check_sampling
 from specdec_runtime.faults import RequestError
-
-from plan_factory import load_made
 
 BAD = [
     ("temperature", -0.1),
@@ -32,7 +33,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("name, value", BAD)
-def test_a_bad_value_is_named(name: str, value: object) -> None:
+def test_a_bad_value_is_named(name: str, value: Any) -> None:
     with pytest.raises(RequestError) as caught:
         check_sampling(load_made(), Sampling(**{name: value}))
     assert caught.value.where.startswith(name)
