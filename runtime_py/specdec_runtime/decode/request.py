@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_runtime.decode.sampling import Sampling, check_sampling
+from specdec_runtime.decode.sampling import PLAIN, Sampling, check_sampling
 from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan
 
@@ -29,7 +29,7 @@ class Request:
     eos_ids: Sequence[int] | None = None
     steps: int = 1  # plain steps in one submit where nothing drafts
     rounds: int = 1  # rounds in one submit where a drafter can go on without the host
-    sampling: Sampling = Sampling()
+    sampling: Sampling = PLAIN
 
 
 def check_request(plan: Plan, request: Request) -> None:

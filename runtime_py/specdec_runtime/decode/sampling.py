@@ -76,6 +76,9 @@ class Sampling:
         return "verify"
 
 
+PLAIN = Sampling()  # greedy, nothing to process
+
+
 def check_sampling(plan: Plan, sampling: Sampling) -> None:
     """Raise RequestError at the first thing that cannot be served."""
     _check_number(sampling.temperature, "temperature", 0, MAX_TEMPERATURE)
