@@ -54,7 +54,7 @@ async function generate(request, say) {
   const { text, executor, engine, pump, loadMs, schedule: auto } = ready();
   const asked = { ...GENERATE_DEFAULTS, ...request };
   const pinned = (asked.schedule === "auto" ? auto : asked.schedule) === "fixed";
-  const several = { plain_steps: executor.plainSteps, rounds: pinned ? executor.rounds : executor.maxRounds };
+  const several = { plain_steps: executor.plainSteps, rounds: executor.rounds };
   const { max_tokens, drafter, k, plain_steps, rounds, schedule } = { ...several, ...asked };
   const prompt_ids = text.promptIds(request);
   if (!pinned && drafter !== "off" && !ready().measured) {

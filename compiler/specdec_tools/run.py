@@ -76,7 +76,7 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--system", help="system text of the chat")
     parser.add_argument("--max-tokens", type=int, default=256)
-    parser.add_argument("--drafter", choices=("off", "model", "ngram", "chain"), default="ngram")
+    parser.add_argument("--drafter", choices=("off", "model", "ngram", "chain"), default="chain")
     parser.add_argument(
         "--schedule",
         choices=(AUTO, *SCHEDULES),
@@ -99,7 +99,7 @@ def make_parser() -> Parser:
         type=int,
         metavar="N",
         help="rounds of the draft model in one submit, 1 to 4; with a schedule other than fixed at most so many "
-        "(default: 4 on a GPU, with fixed 2; else 1)",
+        "(default: 4 on a GPU, else 1)",
     )
     parser.add_argument(
         "--score-ids", type=_ids, metavar="4,5,6", help="score these ids after the prompt instead"

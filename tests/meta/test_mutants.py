@@ -21,7 +21,7 @@ from specdec_runtime.decode.state import Generation
 from specdec_runtime.decode.verify import Verdict, accept_greedy
 from specdec_runtime.drafters.draft_model import ModelDrafter
 from specdec_runtime.faults import SpecdecError
-from specdec_runtime.schedule import survival
+from specdec_runtime.schedule import break_even, survival
 from specdec_runtime.schedule.allowance import Allowance
 from specdec_runtime.schedule.break_even import Action, BreakEven
 from specdec_runtime.schedule.confidence import Confidence
@@ -728,7 +728,8 @@ def sources_share_a_record(patch):
 
 @schedule_mutant
 def rounds_pinned_to_one(patch):
-    patch.setattr(BreakEven, "_rounds", lambda self, most, kind: [1])
+    choices = break_even._choices
+    patch.setattr(break_even, "_choices", lambda kind, most, rounds: choices(kind, most, 1))
 
 
 @schedule_mutant
@@ -754,7 +755,7 @@ def going_on_costs_nothing(patch):
 
 @schedule_mutant
 def never_tried_again(patch):
-    patch.setattr(BreakEven, "_try", lambda self, view, plain: None)
+    patch.setattr(BreakEven, "_try", lambda self, view, kinds: None)
 
 
 def test_the_schedules_pass_unchanged():

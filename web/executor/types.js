@@ -42,7 +42,6 @@
  *   info: {backend: string, adapter: string, self_test?: object, threads?: number, threads_reason?: string},
  *   plainSteps: number,
  *   rounds: number,
- *   maxRounds: number,
  *   timing: "calls" | "submits" | "none",
  *   weightSpace: (buffer: number, offset: number, bytes: number) => Uint8Array<ArrayBuffer>,
  *   weightsArrived: (buffer: number, offset: number, space: Uint8Array<ArrayBuffer>) => void,

@@ -127,7 +127,7 @@ export class WasmExecutor {
     /** @type {import("./types.js").Executor["info"]} */
     this.info = { backend: "wasm", adapter, threads, threads_reason: reason };
     this.plainSteps = 1; // a submit costs nothing here
-    this.rounds = this.maxRounds = 1;
+    this.rounds = 1;
     /** @type {import("./types.js").Executor["timing"]} */
     this.timing = "calls";
     this.isAsync = false;

@@ -19,8 +19,8 @@ import { WatchedDevice } from "./device.js";
 const ANSWER_MS = 60000;
 const SOFTWARE_ANSWER_MS = 600000; // a software adapter may need minutes for what a GPU does in milliseconds
 const PLAIN_STEPS = 4; // more gain little, and waste what follows the end of a short answer: docs/performance.md
-const ROUNDS = 2; // of the draft model in one submit
-const MAX_ROUNDS = 4; // where a schedule decides
+const ROUNDS = 4; // of the draft model in one submit
+const PART = 96; // dispatches of one command buffer: more leave the device waiting for the browser, fewer cost it more time (docs/performance.md)
 const MAX_PREPARED = 64; // kinds of submit; a request has some ten
 
 export class WebGpuExecutor {
@@ -36,7 +36,6 @@ export class WebGpuExecutor {
     this.answerMs = watched.adapter.software ? SOFTWARE_ANSWER_MS : ANSWER_MS;
     this.plainSteps = watched.adapter.software ? 1 : PLAIN_STEPS;
     this.rounds = watched.adapter.software ? 1 : ROUNDS;
-    this.maxRounds = watched.adapter.software ? 1 : MAX_ROUNDS;
     this.isAsync = true;
     this.timer = watched.hasTimestamps ? new CallTimer(this.device) : null;
     /** @type {import("./types.js").Executor["timing"]} */
@@ -104,36 +103,16 @@ export class WebGpuExecutor {
     return this.staging;
   }
 
-  /** @param {GPUComputePassEncoder} pass @param {string} call */
-  encode(pass, call) {
+  /** @param {string} call @returns {import("./pipelines.js").Dispatch[]} */
+  dispatchesOf(call) {
     const dispatches = this.programs.get(call);
     if (!dispatches) throw new ContractError(`there is no program "${call}"`, "submit");
-    let current = null;
-    for (const { pipeline, group, grid } of dispatches) {
-      if (pipeline !== current) pass.setPipeline(pipeline);
-      current = pipeline;
-      pass.setBindGroup(0, group);
-      pass.dispatchWorkgroups(grid[0], grid[1], grid[2]);
-    }
+    return dispatches;
   }
 
-  /**
-   * One compute pass for all calls; one each where they are timed.
-   * @param {GPUCommandEncoder} encoder @param {string[]} calls @param {boolean} timed
-   */
-  encodeCalls(encoder, calls, timed) {
-    if (calls.length === 0) return;
-    if (timed) {
-      calls.forEach((call, i) => {
-        const pass = encoder.beginComputePass(this.timer?.pass(i));
-        this.encode(pass, call);
-        pass.end();
-      });
-      return;
-    }
-    const pass = encoder.beginComputePass();
-    for (const call of calls) this.encode(pass, call);
-    pass.end();
+  /** @param {GPUComputePassEncoder} pass @param {string} call */
+  encode(pass, call) {
+    encodeAll(pass, this.dispatchesOf(call));
   }
 
   /**
@@ -150,17 +129,22 @@ export class WebGpuExecutor {
   }
 
   /**
-   * The commands of a submit, its first call by itself: the device begins while the browser hands it the rest.
+   * The commands of a submit, in parts: the device works on one while the browser hands it the next. A pass each for calls that are timed.
    * @param {Submit} batch @param {import("./layout.js").HostTensor[]} ranges @param {GPUBuffer | null} staging
    * @param {number | null} timesAt where times go in staging, if they are taken
    * @returns {GPUCommandBuffer[]}
    */
   record({ calls, reads }, ranges, staging, timesAt) {
     const timed = timesAt !== null;
-    const parts = timed || calls.length < 2 ? [calls] : [calls.slice(0, 1), calls.slice(1)];
-    return parts.map((part, i) => {
+    const lists = calls.map((call) => this.dispatchesOf(call));
+    const parts = timed ? [lists] : cut(lists.flat()).map((part) => [part]);
+    return parts.map((passes, i) => {
       const encoder = this.device.createCommandEncoder();
-      this.encodeCalls(encoder, part, timed);
+      passes.forEach((dispatches, call) => {
+        const pass = encoder.beginComputePass(timed ? this.timer?.pass(call) : undefined);
+        encodeAll(pass, dispatches);
+        pass.end();
+      });
       if (staging && i === parts.length - 1) this.encodeReads(encoder, reads, ranges, staging);
       if (staging && timed) this.timer?.resolve(encoder, calls.length, staging, timesAt);
       return encoder.finish();
@@ -236,6 +220,24 @@ export class WebGpuExecutor {
   close() {
     this.watched.close();
   }
+}
+
+/** @param {GPUComputePassEncoder} pass @param {import("./pipelines.js").Dispatch[]} dispatches */
+function encodeAll(pass, dispatches) {
+  let current = null;
+  for (const { pipeline, group, grid } of dispatches) {
+    if (pipeline !== current) pass.setPipeline(pipeline);
+    current = pipeline;
+    pass.setBindGroup(0, group);
+    pass.dispatchWorkgroups(grid[0], grid[1], grid[2]);
+  }
+}
+
+/** Even parts of about PART dispatches; one empty part of nothing, which may have reads. @template T @param {T[]} all @returns {T[][]} */
+function cut(all) {
+  const count = Math.max(1, Math.round(all.length / PART));
+  const size = Math.ceil(all.length / count);
+  return Array.from({ length: count }, (_, i) => all.slice(i * size, (i + 1) * size));
 }
 
 /**

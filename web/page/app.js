@@ -53,7 +53,7 @@ async function load(url) {
     showLoaded(loaded);
     const hasDraft = loaded.model.roles.includes("draft");
     for (const option of element("drafter").querySelectorAll("option")) {
-      option.disabled = !hasDraft && ["model", "chain"].includes(option.value);
+      option.disabled = !hasDraft && option.value === "model"; // a chain is lookups alone then
     }
     for (const option of element("schedule").querySelectorAll("option")) {
       option.disabled = ![AUTO, ...loaded.schedules].includes(option.value);

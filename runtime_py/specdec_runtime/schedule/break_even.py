@@ -9,6 +9,7 @@ model is to draft, and its time counts against coming back. Knows counts and tim
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 from specdec_runtime.decode.choice import MODEL, NATURAL_KS, NGRAM, Choice, Done, View
@@ -55,9 +56,15 @@ class Action(NamedTuple):
     tokens: float
     ms: float
 
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.ms
+
+@cache
+def _choices(kind: str, most: int, max_rounds: int) -> tuple[Choice, ...]:
+    """The natural widths, and what is left where a budget ends between them; lookups need the host between two rounds."""
+    ks = [k for k in NATURAL_KS if k <= most]
+    if most not in ks and most > 0:
+        ks.append(most)
+    rounds = [count for count in ROUNDS if count <= max_rounds and (count == 1 or kind == MODEL)]
+    return tuple(Choice(kind, k, count) for k in ks for count in rounds)
 
 
 class BreakEven:
@@ -68,10 +75,12 @@ class BreakEven:
     looks = True
 
     def __init__(self, costs: Costs, policy: Policy, k: int) -> None:
+        self._first = costs
         self._costs = LiveCosts(costs)
         self._sources = {(MODEL, 0): Source(Belief(policy.model, policy.strength))}
         for length, acceptance in policy.ngram.items():
             self._sources[NGRAM, length] = Source(Belief([acceptance], policy.strength))
+        self._lengths = sorted(policy.ngram)
         self._allowance: Allowance | None = None
         self._k = k
         self._last = Choice()
@@ -84,15 +93,15 @@ class BreakEven:
 
     def choose(self, view: View) -> Choice:
         plain = self._plain(view)
-        self._plain_ms, self._max_rounds = 1 / plain.rate, view.max_rounds
+        self._plain_ms, self._max_rounds = plain.ms / plain.tokens, view.max_rounds
         self._trial = None
         if self._allowance is None:
-            chunks = -(-view.prompt_len // self._costs.costs.target_chunk)
-            self._allowance = Allowance(chunks * self._costs.costs.target_read / self._plain_ms)
-            return (
-                plain.choice
-            )  # the first token waits for no draft, nor for the draft's reading of the prompt
-        choice = self._best(view, plain) or self._try(view, plain) or plain.choice
+            chunks = -(-view.prompt_len // self._first.target_chunk)
+            self._allowance = Allowance(chunks * self._first.target_read / self._plain_ms)
+            # the first token waits for no draft, nor for the draft's reading of the prompt
+            return plain.choice
+        kinds = self._kinds(view)
+        choice = self._best(view, plain, kinds) or self._try(view, kinds) or plain.choice
         if choice.source is not None and self._unseen >= BASELINE:
             self._trial, choice = None, Choice()
         if choice.source is not None:
@@ -117,7 +126,7 @@ class BreakEven:
             source.belief.saw(accepted, evaluated, source.since)
             source.since = 0
         if trial is not None:
-            rate = self._mean_rate(source, choice.source)
+            rate = self._mean_rate(source, choice.source or MODEL)
             stood = all(accepted == evaluated for accepted, evaluated in done.rounds)
             trial.tried(stood or rate * self._plain_ms > 1)
 
@@ -136,70 +145,48 @@ class BreakEven:
     def _of(self, kind: str | None, length: int) -> Source:
         if kind == MODEL:
             return self._sources[MODEL, 0]
-        lengths = [known for name, known in self._sources if name == NGRAM]
-        return self._sources[NGRAM, max([known for known in lengths if known <= length] or [min(lengths)])]
+        known = [each for each in self._lengths if each <= length] or self._lengths[:1]
+        return self._sources[NGRAM, known[-1]]
 
     def _plain(self, view: View) -> Action:
         """As many steps as a submit may hold; one, where looking for n-grams after each is worth more than S."""
         self._seen_len = view.ngram_len
         steps = max(1, min(view.max_steps, view.remaining))
-        if self._offers * self._saving_ms > self._costs.costs.sync:
-            choice = Choice(steps=1)
-        else:
-            choice = Choice(steps=steps)
         full = Choice(steps=steps)
-        return Action(choice, steps, self._costs.time(full))
+        one = self._offers * self._saving_ms > self._costs.sync
+        return Action(Choice() if one else full, steps, self._costs.time(full))
 
-    def _ks(self, most: int) -> list[int]:
-        """The natural widths, and what is left where a budget ends between them."""
-        ks = [k for k in NATURAL_KS if k <= most]
-        return ks if most in ks or most < 1 else [*ks, most]
-
-    def _rounds(self, most: int, kind: str | None) -> list[int]:
-        """Rounds that a submit may hold: lookups need the host between two."""
-        return [rounds for rounds in ROUNDS if rounds <= most and (rounds == 1 or kind == MODEL)]
-
-    def _mean_rate(self, source: Source, kind: str | None) -> float:
+    def _mean_rate(self, source: Source, kind: str) -> float:
         """The best of any action, by the mean."""
+        means = source.belief.means()
         return max(
-            rounds * source.belief.mean(k) / self._costs.time(Choice(kind, k, rounds))
-            for k in self._ks(self._k)
-            for rounds in self._rounds(self._max_rounds, kind)
+            choice.rounds * means[choice.k] / self._costs.time(choice)
+            for choice in _choices(kind, self._k, self._max_rounds)
         )
 
-    def _actions(self, view: View, kind: str, lower: bool) -> list[Action]:
-        """Every action of a source, by its mean or its lower bound."""
-        source = self._of(kind, view.ngram_len)
-        value = source.belief.lower if lower else source.belief.mean
+    def _choices(self, view: View, kind: str) -> tuple[Choice, ...]:
         most = min(self._k, view.max_drafts, view.ngram_ids if kind == NGRAM else self._k)
-        found = []
-        for k in self._ks(most):
-            for rounds in self._rounds(view.max_rounds, kind):
-                choice = Choice(kind, k, rounds)
-                tokens = min(rounds * value(k), float(view.remaining))
-                found.append(Action(choice, tokens, self._costs.time(choice)))
-        return found
+        return _choices(kind, most, view.max_rounds)
 
     def _kinds(self, view: View) -> list[str]:
-        has_model = view.model_ready and self._costs.costs.draft_step is not None
-        return [
-            kind for kind, can in ((NGRAM, view.ngram_ids > 0), (MODEL, has_model)) if can and view.max_drafts
-        ]
+        if not view.max_drafts:
+            return []
+        kinds = [NGRAM] if view.ngram_ids > 0 else []
+        return [*kinds, MODEL] if view.model_ready and self._first.draft_step is not None else kinds
 
-    def _best(self, view: View, plain: Action) -> Choice | None:
+    def _best(self, view: View, plain: Action, kinds: list[str]) -> Choice | None:
         """The best action of the sources that are on. The model's is the better rate; a lookup must save time beside it."""
-        best, standing = None, plain.rate
-        for kind in reversed(self._kinds(view)):
+        best, standing, saving = None, plain, 0.0
+        for kind in reversed(kinds):
             action = self._usable(view, kind, plain)
-            if kind == MODEL and action:
-                best, standing = action.choice, action.rate
-            if kind == NGRAM:
-                saving = action.tokens / standing - action.ms if action else 0.0
-                if action and saving > 0:
-                    best = action.choice
-                self._offered(saving)
-        if NGRAM not in self._kinds(view):
-            self._offered(0.0)
+            if not action:
+                continue
+            if kind == MODEL:
+                best, standing = action.choice, action
+            else:
+                saving = action.tokens * standing.ms / standing.tokens - action.ms
+                best = action.choice if saving > 0 else best
+        self._offered(saving)
         return best
 
     def _offered(self, saving_ms: float) -> None:
@@ -210,50 +197,58 @@ class BreakEven:
     def _usable(self, view: View, kind: str, plain: Action) -> Action | None:
         """The best action of a source that pays, within the allowance; turns the source on and off."""
         source = self._of(kind, view.ngram_len)
-        reading = self._costs.reading(view.model_lag) if kind == MODEL else 0.0
-        means = self._allowed(self._actions(view, kind, lower=False), reading, view.remaining)
-        if not source.on:
-            lowers = self._allowed(self._actions(view, kind, lower=True), reading, view.remaining)
-            source.on = any(action.rate > (1 + MARGIN) * plain.rate for action in lowers)
-        if not source.on or not means:
+        if not source.on and source.wait > 0:
             return None
-        best = max(means, key=lambda action: action.rate * (1 + STICKY * (action.choice == self._last)))
-        gained = (1 / plain.rate - 1 / best.rate) * min(view.remaining, HORIZON)
-        if best.rate <= plain.rate:
+        reading = self._costs.reading(view.model_lag) if kind == MODEL else 0.0
+        rate = plain.tokens / plain.ms
+        if not source.on:
+            lowers = self._allowed(view, kind, source.belief.lowers(), reading)
+            source.on = any(action.tokens > (1 + MARGIN) * rate * action.ms for action in lowers)
+            if not source.on:
+                return None
+        best, most = None, 0.0
+        for action in self._allowed(view, kind, source.belief.means(), reading):
+            worth = action.tokens / action.ms * (1 + STICKY * (action.choice == self._last))
+            if worth > most:
+                best, most = action, worth
+        if best is None:
+            return None
+        gained = (1 / rate - best.ms / best.tokens) * min(view.remaining, HORIZON)
+        if gained <= 0:
             source.on, source.wait, source.next_wait = False, FIRST_WAIT, 2 * FIRST_WAIT
             return None
         return best if gained > reading else None
 
-    def _allowed(self, actions: list[Action], reading: float, remaining: int) -> list[Action]:
-        """Those whose worst outcome, one token a round, the allowance covers."""
-        return [
-            action
-            for action in actions
-            if self._bucket.allows(
-                (action.ms + reading) / self._plain_ms - min(action.choice.rounds, remaining)
-            )
-        ]
+    def _allowed(self, view: View, kind: str, tokens: list[float], reading: float) -> list[Action]:
+        """A source's actions whose worst outcome, one token a round, the allowance covers; tokens: of a round, by k."""
+        found, remaining = [], view.remaining
+        for choice in self._choices(view, kind):
+            ms, rounds = self._costs.time(choice), choice.rounds
+            if self._bucket.allows((ms + reading) / self._plain_ms - min(rounds, remaining)):
+                found.append(Action(choice, min(rounds * tokens[choice.k], remaining), ms))
+        return found
 
-    def _try(self, view: View, plain: Action) -> Choice | None:
+    def _try(self, view: View, kinds: list[str]) -> Choice | None:
         """A trial of a source that is off and whose wait is over: the action that is expected to lose least."""
-        for kind in self._kinds(view):
+        for kind in kinds:
             source = self._of(kind, view.ngram_len)
             if source.on or source.wait > 0:
                 continue
             reading = self._costs.reading(view.model_lag) if kind == MODEL else 0.0
             hopeful = [
                 action
-                for action in self._allowed(self._actions(view, kind, lower=False), reading, view.remaining)
-                if self._hopeful(source, action, reading, plain, view.remaining)
+                for action in self._allowed(view, kind, source.belief.means(), reading)
+                if self._hopeful(source, action, reading, view.remaining)
             ]
             if hopeful:
                 self._trial = source
-                return min(hopeful, key=lambda action: action.ms - action.tokens / plain.rate).choice
+                return min(hopeful, key=lambda action: action.ms - action.tokens * self._plain_ms).choice
+            source.wait = FIRST_WAIT  # until then little can change
         return None
 
-    def _hopeful(self, source: Source, action: Action, reading: float, plain: Action, remaining: int) -> bool:
+    def _hopeful(self, source: Source, action: Action, reading: float, remaining: int) -> bool:
         """Whether what the source may turn out to be worth is more than finding out costs: the draft's reading, and what is lost."""
         best_tokens = action.choice.rounds * source.belief.high[action.choice.k]
-        gain = (1 / plain.rate - action.ms / best_tokens) * min(remaining, HORIZON)
-        loss = max(0.0, action.ms - action.tokens / plain.rate)
+        gain = (self._plain_ms - action.ms / best_tokens) * min(remaining, HORIZON)
+        loss = max(0.0, action.ms - action.tokens * self._plain_ms)
         return CHANCE * gain > reading + loss

@@ -72,36 +72,43 @@ def assumed(plan: Plan) -> Costs:
     return replace(costs, draft_chunk=draft.prefill_width)
 
 
+_PARTS = ("sync", "draft_step", "draft_read", "accept")
+
+
 class LiveCosts:
     """The costs as they are now: each submit's time pulls the parts it was made of, in proportion, and the others less: most drifts
     are the clock's, common to all."""
 
     def __init__(self, costs: Costs) -> None:
-        self.costs = costs
         self._first = costs
-        self._scale = {
-            "sync": 1.0,
-            "draft_step": 1.0,
-            "draft_read": 1.0,
-            "accept": 1.0,
-            **dict.fromkeys(costs.verify, 1.0),
-        }
+        self._scale: dict[str | int, float] = dict.fromkeys((*_PARTS, *costs.verify), 1.0)
+        widths = sorted(costs.verify)
+        self._width = [next(w for w in widths if w >= rows) for rows in range(widths[-1] + 1)]  # by rows
+        self._rebuild()
+
+    @property
+    def costs(self) -> Costs:
+        """As they are now."""
+        verify = {width: self._verify[width] for width in self._first.verify}
+        step = None if self._first.draft_step is None else self._step
+        read = None if self._first.draft_read is None else self._read
+        now = {"sync": self.sync, "verify": verify, "draft_step": step, "draft_read": read}
+        return replace(self._first, **now, accept=self._accept)
 
     def time(self, choice: Choice, lag: int = 0) -> float:
         """What the submit of a choice takes, and what must be read into the draft's KV before it."""
-        costs = self.costs
-        if choice.source is None:
-            return costs.sync + choice.steps * costs.rows(1)
-        verify = costs.rows(choice.k + 1)
-        if choice.source != MODEL:
-            return costs.sync + verify
-        a_round = choice.k * (costs.draft_step or 0.0) + verify
-        passes = choice.rounds * a_round + (choice.rounds - 1) * costs.accept
-        return costs.sync + passes + self.reading(lag)
+        source, k, rounds, steps = choice
+        if source is None:
+            return self.sync + steps * self._verify[1]
+        verify = self._verify[k + 1]
+        if source != MODEL:
+            return self.sync + verify
+        passes = rounds * (k * self._step + verify) + (rounds - 1) * self._accept
+        return self.sync + passes + (self.reading(lag) if lag > 2 else 0.0)
 
     def reading(self, lag: int) -> float:
         """Chunks that end at multiples of the prefill's width, until two tokens or fewer are left."""
-        return -(-max(0, lag - 2) // self.costs.draft_chunk) * (self.costs.draft_read or 0.0)
+        return -(-max(0, lag - 2) // self._first.draft_chunk) * self._read
 
     def ran(self, choice: Choice, ms: float, lag: int = 0, pull: float = PULL) -> None:
         """A submit of this choice took so long; the draft's KV lacked lag tokens before."""
@@ -110,24 +117,20 @@ class LiveCosts:
         chunks = self.reading(lag) if choice.source == MODEL and self._first.chunks_in_ms else 0.0
         expected = max(self.time(choice) + chunks - self._first.outside, 1e-6)
         ratio = min(OUTLIER, max(1 / OUTLIER, ms / expected))
-        width = min(width for width in self.costs.verify if width >= choice.k + 1)
-        parts = [width, "sync", *(["draft_step"] if choice.source == MODEL else [])]
         rest = 1 - chunks / expected  # the more of it chunks took, the less it says of all else
-        for part in self._scale:
-            own = pull if part in parts else PULL_ALL
-            self._scale[part] *= 1 + (pull if chunks and part == "draft_read" else own * rest) * (ratio - 1)
+        own, other = 1 + pull * rest * (ratio - 1), 1 + PULL_ALL * rest * (ratio - 1)
+        width, scale = self._width[choice.k + 1], self._scale
+        for part in scale:
+            mine = part == width or part == "sync" or (part == "draft_step" and choice.source == MODEL)
+            scale[part] *= own if mine else other
+        if chunks:
+            scale["draft_read"] *= (1 + pull * (ratio - 1)) / other
         self._rebuild()
 
     def _rebuild(self) -> None:
         first, scale = self._first, self._scale
-        step = None if first.draft_step is None else first.draft_step * scale["draft_step"]
-        read = None if first.draft_read is None else first.draft_read * scale["draft_read"]
-        verify = {width: ms * scale[width] for width, ms in first.verify.items()}
-        self.costs = replace(
-            first,
-            sync=first.outside + (first.sync - first.outside) * scale["sync"],
-            verify=verify,
-            draft_step=step,
-            draft_read=read,
-            accept=first.accept * scale["accept"],
-        )
+        self.sync = first.outside + (first.sync - first.outside) * scale["sync"]
+        self._verify = [first.verify[width] * scale[width] for width in self._width]  # by rows
+        self._step = (first.draft_step or 0.0) * scale["draft_step"]
+        self._read = (first.draft_read or 0.0) * scale["draft_read"]
+        self._accept = first.accept * scale["accept"]
