@@ -98,8 +98,8 @@ class BreakEven:
         if self._allowance is None:
             chunks = -(-view.prompt_len // self._first.target_chunk)
             self._allowance = Allowance(chunks * self._first.target_read / self._plain_ms)
-            # the first token waits for no draft, nor for the draft's reading of the prompt
-            return plain.choice
+            # the first token waits for no draft, nor for the draft's reading of the prompt, nor for further steps
+            return Choice()
         kinds = self._kinds(view)
         choice = self._best(view, plain, kinds) or self._try(view, kinds) or plain.choice
         if choice.source is not None and self._unseen >= BASELINE:
