@@ -20,27 +20,13 @@ from __future__ import annotations
 from specdec_runtime.plan.schema import BANNED_FIELDS, MAX_BANNED, SAMPLING_FLOATS, SAMPLING_INTS
 from tvm.script.ir_builder import tirx as T
 
-from .base import ARGS, OUT_ROWS, Form, Op, Params, by_row, ceil_div
-from .ir import (
-    F32X4,
-    I32X4,
-    cpu_func,
-    exp4,
-    f32,
-    is_finite_bits,
-    lane,
-    load4,
-    local,
-    log1,
-    max_lanes,
-    splat,
-    store,
-    store4,
-    when,
-)
-from .select import logits_buffer, out_row
+from .base import ARGS, OUT_ROWS, Params, ceil_div
+from .ir import f32, local, store
+from .select import logits_buffer
 
-DROPPED = -3.0e38  # the value of an id that cannot be chosen: finite, and stays the least with any noise added
+DROPPED = (
+    -3.0e38
+)  # the value of an id that cannot be chosen: finite, and stays the least with any noise added
 LARGEST = 1.0e30  # other values lie within plus and minus this; what falls below counts as dropped
 TOP_K, PROMPT_LEN, MIN_LEN, NUM_STOPS, FLAGS, NUM_BANNED, FIRST_STOP, MAX_STOPS = 2, 3, 4, 5, 6, 7, 16, 32
 INV_T, TOP_P, MIN_P, REPETITION, FREQUENCY, PRESENCE = 0, 1, 2, 3, 4, 5
@@ -54,7 +40,7 @@ UNIT = float(1 << 2 * HALF_BITS)  # weight of the most likely id, less one
 WEIGHTLESS = 20.0  # an id so far below the largest has weight 0
 TOP_KEY, SIGN = 0x7FFFFFFF, 31
 
-assert UNIT * 2.718 ** -(WEIGHTLESS) < 0.5 and MAX_BANNED <= 32
+assert UNIT * 2.718**-(WEIGHTLESS) < 0.5 and MAX_BANNED <= 32
 
 
 def has(flags, flag: int):

@@ -6,7 +6,46 @@ from specdec_runtime.plan.schema import MAX_BANNED
 from tvm.script.ir_builder import tirx as T
 
 from .base import Params
-from .filter import *
+from .filter import (
+    BANNED,
+    BIAS,
+    CANDIDATES,
+    DROPPED,
+    FIRST_STOP,
+    FLAGS,
+    FREQUENCY,
+    HALF_BITS,
+    INV_T,
+    LARGEST,
+    MASK,
+    MAX_STOPS,
+    MIN_LEN,
+    MIN_P,
+    NUM_BANNED,
+    NUM_STOPS,
+    PENALTIES,
+    PRESENCE,
+    PROMPT_LEN,
+    REPETITION,
+    SEEN,
+    SUBSETS,
+    TOP_K,
+    TOP_P,
+    UNIT,
+    WEIGHTLESS,
+    banned_id,
+    bans,
+    has,
+    key_of,
+    mass_of,
+    num_mask_words,
+    process_params,
+    truncate_params,
+    truncates,
+    upper_middle,
+    value_of,
+    wanted_rank,
+)
 from .ir import (
     F32X4,
     I32X4,
@@ -50,7 +89,7 @@ def _penalize_cpu(floats, value, word):
     return penalized - (splat(floats[FREQUENCY]) * count + present)
 
 
-def _process_cpu(name: str, p: Params):
+def process_cpu(name: str, p: Params):
     vocab, padded = int(p["n"]), int(p["padded"])
     fours = padded // 4
 
@@ -147,7 +186,7 @@ class _Row:
         store(self.top, 0, max_lanes(all_of[0]))
 
     def gather(self, rank) -> None:
-        """lower: the value that `rank` of the subsets reach; the candidates from there on, while there is room, and how many there are."""
+        """lower: the value that `rank` of the subsets reach; num candidates from there on, in `listed` while there is room."""
 
         def reached(at_least, limit):
             self._clear()
@@ -206,9 +245,7 @@ class _Row:
     def weigh_listed(self, at_least, limit) -> None:
         self._clear()
         with T.serial(0, self.num_vectors()) as i:
-            self._add(
-                load4(self.listed, i * 4), at_least, limit, lambda v: load4(self.weights, i * 4)
-            )
+            self._add(load4(self.listed, i * 4), at_least, limit, lambda v: load4(self.weights, i * 4))
         self._fold()
 
     def _over_row(self, at_least, limit, weight) -> None:
@@ -301,7 +338,7 @@ def _thresholds_cpu(found: _Row, ints, floats, limit) -> None:
         store(limit, 0, T.max(limit[0], found.top[0] + least))
 
 
-def _truncate_cpu(name: str, p: Params):
+def truncate_cpu(name: str, p: Params):
     vocab, padded = int(p["n"]), int(p["padded"])
     fours = padded // 4
 
@@ -326,5 +363,3 @@ def _truncate_cpu(name: str, p: Params):
                 store4(kept, base + i * 4, T.reinterpret(F32X4, T.bitwise_or(bits, splat(none[0]))))
 
     return cpu_func(name, truncate_params(p), body)
-
-

@@ -116,7 +116,9 @@ def process_gpu(name: str, p: Params):
                         with when(has(flags, BIAS)):
                             store(value, 0, value[0] + bias[at])
                         with when(has(flags, MASK)):
-                            bits = mask[out_row(args, row) * num_mask_words(padded) + T.shift_right(at, T.int32(5))]
+                            bits = mask[
+                                out_row(args, row) * num_mask_words(padded) + T.shift_right(at, T.int32(5))
+                            ]
                             bit = T.shift_right(bits, T.cast(T.bitwise_and(at, 31), "uint32"))
                             allowed = T.bitwise_and(bit, T.uint32(1)) != T.uint32(0)
                             store(value, 0, T.Select(allowed, value[0], f32(DROPPED)))
@@ -157,13 +159,13 @@ class _Team:
         with when(tx < TEAM):
             for j in range(count):
                 store(total, j, T.int32(0))
-                for i in range(TEAM):
+                with T.serial(0, TEAM) as i:
                     store(total, j, total[j] + self.parts[j * THREADS + tx * TEAM + i])
                 store(self.sums, j * TEAM + tx, total[j])
         barrier()
         for j in range(count):
             store(total, j, T.int32(0))
-            for i in range(TEAM):
+            with T.serial(0, TEAM) as i:
                 store(total, j, total[j] + self.sums[j * TEAM + i])
 
     def maximum(self, value) -> None:
@@ -173,12 +175,12 @@ class _Team:
         barrier()
         with when(tx < TEAM):
             store(self.largest, 0, f32(DROPPED))
-            for i in range(TEAM):
+            with T.serial(0, TEAM) as i:
                 store(self.largest, 0, T.max(self.largest[0], self.ones[tx * TEAM + i]))
             store(self.most, tx, self.largest[0])
         barrier()
         store(self.largest, 0, f32(DROPPED))
-        for i in range(TEAM):
+        with T.serial(0, TEAM) as i:
             store(self.largest, 0, T.max(self.largest[0], self.most[i]))
 
 
