@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_runtime.bundle import Bundle, open_bundle
+from specdec_runtime.decode.sampling import COUPLED, MODES
 from specdec_runtime.faults import RequestError, error_from_json
 
 from . import strata_predict
@@ -20,7 +21,7 @@ from .browser import ADAPTERS, BrowserOptions
 from .json_file import read_json_file
 from .peers.cli import count, counts, names
 from .strata import FOLDER, MOST_TOKENS, chosen_strata, read_strata
-from .strata_matrix import chosen_drafters, make_configs, page_config, read_configs
+from .strata_matrix import chosen_drafters, make_configs, page_config, read_configs, sampled
 from .strata_native import run_native
 from .strata_page import pack_page, run_page
 from .strata_report import check_report, summary
@@ -50,6 +51,11 @@ def add_command(commands: Any) -> None:
     strata.add_argument("--plain-steps", type=counts, help="plain runs (default: 1, on webgpu 1 and 4)")
     strata.add_argument(
         "--configs", type=Path, metavar="FILE", help="a JSON list of options, in place of the above"
+    )
+    strata.add_argument("--temperature", type=float, default=0.0, help="sample in all runs (default: greedy)")
+    strata.add_argument("--seed", type=int, default=1, help="of all runs")
+    strata.add_argument(
+        "--modes", type=names, default=[COUPLED], help=f"above temperature 0: {','.join(MODES)} runs all"
     )
     strata.add_argument("--strata", type=names, help="comma-separated (default: all)")
     strata.add_argument("--folder", type=Path, default=FOLDER, help="prompts of your own, in the same format")
@@ -106,6 +112,9 @@ def _config(bundle: Bundle, args: argparse.Namespace, load: dict[str, Any]) -> d
     else:
         drafters = chosen_drafters(bundle, args.drafters)
         configs = make_configs(steps, drafters, args.k, args.rounds, args.schedule)
+    if unknown := sorted(set(args.modes) - set(MODES)):
+        raise RequestError(f"there is no mode {', '.join(unknown)}", "--modes", f"Of {', '.join(MODES)}")
+    configs = sampled(configs, args.temperature, args.seed, args.modes)
     prompts = read_strata(args.folder, args.strata and chosen_strata(args.strata))
     return page_config(bundle, prompts, configs, args.pairs, args.max_tokens, load)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_runtime.bundle import Bundle
+from specdec_runtime.decode.sampling import COUPLED
 from specdec_runtime.drafters.registry import drafter_names
 from specdec_runtime.faults import RequestError
 
@@ -35,6 +36,25 @@ def config_of(**options: Any) -> Config:
 def is_plain(config: Config) -> bool:
     """Nothing is drafted."""
     return config["options"].get("drafter") == "off" or config["options"].get("k") == 0
+
+
+def sampled(configs: list[Config], temperature: float, seed: int, modes: Sequence[str]) -> list[Config]:
+    """The same configurations above temperature 0: plain ones once, the others in every mode. Nothing changes at temperature 0."""
+    if temperature == 0:
+        return configs
+    draw = {"temperature": temperature, "seed": seed}
+    found = []
+    for config in configs:
+        for mode in modes[:1] if is_plain(config) else modes:
+            name = config["name"] if len(modes) == 1 or is_plain(config) else f"{config['name']} {mode}"
+            more = draw if is_plain(config) else {**draw, "mode": mode}
+            found.append({"name": name, "options": {**config["options"], **more}})
+    return found
+
+
+def promises_ids(config: Config) -> bool:
+    """Its ids are those of plain decoding with the same seed."""
+    return config["options"].get("mode", COUPLED) == COUPLED
 
 
 def make_configs(

@@ -16,7 +16,7 @@ from specdec_runtime.decode.effects import Emit
 from specdec_runtime.faults import ContractError, SpecdecError, error_json
 
 from .native_run import NativeRun
-from .strata_matrix import Config
+from .strata_matrix import Config, promises_ids
 
 WARM_TOKENS = 8
 REPORT = "This is a bug in specdec: please report it"
@@ -138,8 +138,8 @@ def _turns(
         runs = {
             one["name"]: _measure(native, prompt, one, prompt["max_tokens"]) for one in ordered(configs, turn)
         }
-        for name, (ids, _) in runs.items():
-            check_equal(prompt["id"], name, ids, plain, runs[plain][0])
+        for one in filter(promises_ids, configs):
+            check_equal(prompt["id"], one["name"], runs[one["name"]][0], plain, runs[plain][0])
         outcome["runs"] += [{"turn": turn, **record} for _, record in runs.values()]
         told(turn + 1, len(turns))
 

@@ -20,7 +20,15 @@ from specdec_tools.browser import BrowserOptions
 from specdec_tools.native_run import NativeRun
 from specdec_tools.serve import running_site
 from specdec_tools.strata import HEADLINE, STRATA, read_strata
-from specdec_tools.strata_matrix import PLAIN, config_of, make_configs, page_config, read_configs
+from specdec_tools.strata_matrix import (
+    PLAIN,
+    config_of,
+    make_configs,
+    page_config,
+    promises_ids,
+    read_configs,
+    sampled,
+)
 from specdec_tools.strata_native import ordered, run_native, turns_of
 from specdec_tools.strata_page import run_page
 from specdec_tools.strata_report import COUNTS
@@ -220,3 +228,17 @@ def test_what_cannot_be_run_is_refused(bundle, folder, tmp_path, capsys):
     assert main(["strata"]) == 2
     assert capsys.readouterr().err.count("RequestError") == 4
     assert set(HEADLINE) < set(STRATA)
+
+
+def test_sampled_configurations_share_a_seed_and_say_their_mode():
+    """Plain runs once, the others in every mode; only those that promise ids are compared."""
+    found = sampled(CONFIGS, 0.8, 7, ["coupled", "reject"])
+    names = [one["name"] for one in found]
+    assert names == [
+        "plain 1",
+        "plain 4",
+        *(f"{d} k3 {m}" for d in ("ngram", "chain") for m in ("coupled", "reject")),
+    ]
+    assert all((one["options"]["temperature"], one["options"]["seed"]) == (0.8, 7) for one in found)
+    assert [promises_ids(one) for one in found] == [True, True, True, False, True, False]
+    assert sampled(CONFIGS, 0.0, 7, ["reject"]) == CONFIGS
