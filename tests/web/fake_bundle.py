@@ -202,8 +202,8 @@ def _target(name: str, models: tuple[Model, ...], files, sources: dict[str, tupl
     builder.add("target.logits", "float32", (8, PADDED), "scratch")
     builder.add("target.score_ids", "int32", (8,), "state")
     builder.add("target.score", "float32", (8, 3), "state")
-    for name, (dtype, shape) in sampling_tensors(PADDED).items():
-        builder.add(name, dtype, shape, "state")
+    for tensor, (dtype, shape) in sampling_tensors(PADDED).items():
+        builder.add(tensor, dtype, shape, "state")
     if len(models) > 1:
         builder.add("draft.stats", "float32", (32, 2), "state")
     kernels = tuple(_kernel(kernel, gpu, sources.get(kernel, (0, 0))) for kernel in KERNELS)
