@@ -32,7 +32,7 @@ Stats = Callable[
 
 Tops = Callable[
     [tuple[int, ...], int], list[float]
-]  # tokens so far and the id after them -> its logprob, then the likeliest ids, each with its own
+]  # tokens so far and the id after them -> its logprob, 0, then the likeliest ids, each with its own
 
 POISON = -1  # what nobody wrote
 
@@ -58,7 +58,7 @@ def flat_tops(prefix: tuple[int, ...], token_id: int) -> list[float]:
     """Log-probabilities that depend on both arguments and on nothing else."""
     mix = hash(prefix) % 1000
     likeliest = [number for i in range(5) for number in (float((token_id + i) % 7), -(mix + i) / 100.0)]
-    return [-hash((prefix, token_id)) % 1000 / -100.0, *likeliest, 0.0]
+    return [-hash((prefix, token_id)) % 1000 / -100.0, 0.0, *likeliest]
 
 
 @dataclass
