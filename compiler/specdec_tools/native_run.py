@@ -23,6 +23,7 @@ from specdec_runtime.decode.options import MAX_SEED, OPTIONS, read_request
 from specdec_runtime.decode.programs import ANY
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.score import score
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import ContractError
@@ -70,6 +71,7 @@ class NativeRun:
     ) -> None:
         self.plan, self.text, self.backend, self.load_ms = plan, text, backend, load_ms
         self.schedules = open_schedules(plan, policy_json=policy)
+        self._held = Held()  # what requests left on the device
         self._measured = False
 
     @classmethod
@@ -129,7 +131,9 @@ class NativeRun:
         asked = self._asked(request)
         drafter = make_drafter(request["drafter"], self.plan)
         schedule = self._schedule(request.get("schedule", "fixed"), drafter, request["k"])
-        effects = decode(self.plan, asked, drafter, schedule=schedule, tokens=self.text.byte_map)
+        effects = decode(
+            self.plan, asked, drafter, schedule=schedule, held=self._held, tokens=self.text.byte_map
+        )
         stream, pieces = self.text.stream(), []
 
         def show(text: str) -> None:

@@ -16,6 +16,7 @@ from specdec_runtime.decode.effects import Cancelled, Effect, Effects, Finish, R
 from specdec_runtime.decode.options import OPTIONS, read_request
 from specdec_runtime.decode.programs import ANY, Programs, programs_from_json
 from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.score import score
 from specdec_runtime.decode.text import ByteTable
 from specdec_runtime.drafters.registry import drafter_names, make_drafter
@@ -44,6 +45,7 @@ class Engine:
         self._plan_error: SpecdecError | None = None
         self._tokens: ByteTable | None = None
         self._effects: Effects | None = None
+        self._held = Held()  # an engine lives as long as its device's memory
         self._cancelled = False
         try:
             self._programs = programs_from_json(json.loads(programs_json)) if programs_json else ANY
@@ -118,7 +120,7 @@ class Engine:
 
     def _begin(self, request: dict[str, Any]) -> Effect:
         plan, schedules = self._opened()
-        self._effects = _open(plan, request, self._programs, schedules, self._tokens)
+        self._effects = _open(plan, request, self._programs, schedules, self._held, self._tokens)
         return next(self._effects)
 
     def _opened(self) -> tuple[Plan, Schedules]:
@@ -184,6 +186,7 @@ def _open(
     request: dict[str, Any],
     programs: Programs,
     schedules: Schedules,
+    held: Held,
     tokens: ByteTable | None,
 ) -> Effects:
     """The generator a request asks for."""
@@ -195,4 +198,4 @@ def _open(
         return score(plan, request["prompt_ids"], request["score_ids"], request["width"], programs)
     drafter = make_drafter(request["drafter"], plan)
     asked = read_request(request, request["plain_steps"], request["rounds"])
-    return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k), tokens)
+    return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k), held, tokens)
