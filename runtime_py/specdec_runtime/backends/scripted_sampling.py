@@ -6,7 +6,6 @@ Knows neither requests nor programs' names: what the decode core did not write c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import log
 from typing import Any
 
 from specdec_runtime.decode.pipeline import Processors, process
