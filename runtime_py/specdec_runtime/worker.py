@@ -17,6 +17,7 @@ from specdec_runtime.decode.programs import ANY, Programs, programs_from_json
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.score import score
+from specdec_runtime.decode.session import Memory
 from specdec_runtime.drafters.registry import drafter_names, make_drafter
 from specdec_runtime.faults import ContractError, SpecdecError, error_from_json, error_json
 from specdec_runtime.plan import Plan, load_plan
@@ -41,12 +42,14 @@ class Engine:
         self._programs = ANY
         self._schedules: Schedules | None = None
         self._plan_error: SpecdecError | None = None
+        self._memory: Memory | None = None
         self._effects: Effects | None = None
         self._cancelled = False
         try:
             self._programs = programs_from_json(json.loads(programs_json)) if programs_json else ANY
             plan = load_plan(plan_json)
             self._schedules = open_schedules(plan, self._programs, policy_json or None)
+            self._memory = Memory(plan, self._programs)
             self._plan = plan
         except SpecdecError as error:
             self._plan_error = error
@@ -68,6 +71,7 @@ class Engine:
         """What to run so that this device's costs are known: {"submits", "request"}, or the error that the plan has."""
         try:
             plan, _ = self._opened()
+            self.forget()  # they write where they like
         except SpecdecError as error:
             return json.dumps(_error_effect(error))
         submits = [effect_json(probe.submit) for probe in probes(plan, split)]
@@ -106,9 +110,33 @@ class Engine:
         """The next submit is not asked for; the run finishes with what is committed."""
         self._cancelled = True
 
+    def drop_session(self, name_json: str) -> str:
+        """Give back what a session holds: {"type": "dropped", "found"}, or an error."""
+        return self._of_memory(
+            lambda memory: {"type": "dropped", "found": memory.drop(json.loads(name_json))}
+        )
+
+    def sessions(self) -> str:
+        """{"type": "sessions", "sessions", "pages", "num_evicted"}, or the error that the plan has."""
+        return self._of_memory(lambda memory: {"type": "sessions", **memory.report()})
+
+    def forget(self) -> None:
+        """Work of a request that is over failed, or something else wrote to the device: no KV counts any more."""
+        self._drop()
+        if self._memory:
+            self._memory.forget()
+
+    def _of_memory(self, ask: Callable[[Memory], dict[str, Any]]) -> str:
+        try:
+            if self._memory is None:
+                raise self._plan_fault()
+            return json.dumps(ask(self._memory))
+        except SpecdecError as error:
+            return json.dumps(_error_effect(error))
+
     def _begin(self, request: dict[str, Any]) -> Effect:
         plan, schedules = self._opened()
-        self._effects = _open(plan, request, self._programs, schedules)
+        self._effects = _open(plan, request, self._programs, schedules, self._memory)
         return next(self._effects)
 
     def _opened(self) -> tuple[Plan, Schedules]:
@@ -165,19 +193,22 @@ def _error_effect(error: SpecdecError) -> dict[str, Any]:
     return {"type": "error", **error_json(error)}
 
 
-_GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k", "plain_steps", "rounds", "schedule"}
+_GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k", "plain_steps", "rounds", "schedule", "session"}
+_OPTIONAL = {"session"}
 _SCORE = {"op", "prompt_ids", "score_ids", "width"}
 
 
-def _open(plan: Plan, request: dict[str, Any], programs: Programs, schedules: Schedules) -> Effects:
-    """The generator a request asks for."""
+def _open(
+    plan: Plan, request: dict[str, Any], programs: Programs, schedules: Schedules, memory: Memory | None
+) -> Effects:
+    """The generator a request asks for. Only `session` may be left out."""
     op = request.get("op")
     keys = {"generate": _GENERATE, "score": _SCORE}.get(str(op))
-    if keys is None or set(request) != keys:
+    if keys is None or set(request) | (_OPTIONAL & keys) != keys:
         raise ContractError(f"a request of op {op!r} has keys {sorted(request)}", "worker.py")
     if op == "score":
-        return score(plan, request["prompt_ids"], request["score_ids"], request["width"], programs)
+        return score(plan, request["prompt_ids"], request["score_ids"], request["width"], programs, memory)
     drafter = make_drafter(request["drafter"], plan)
-    several = {"steps": request["plain_steps"], "rounds": request["rounds"]}
+    several = {"steps": request["plain_steps"], "rounds": request["rounds"], "session": request.get("session")}
     asked = Request(request["prompt_ids"], request["max_tokens"], request["k"], **several)
-    return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k))
+    return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k), memory)

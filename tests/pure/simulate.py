@@ -15,6 +15,7 @@ from specdec_runtime.decode.effects import Emit
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.session import Memory
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.plan import Plan
 
@@ -87,6 +88,8 @@ def generate(
     programs: Programs = ANY,
     rounds: int = 1,
     schedule: Schedule | None = None,
+    memory: Memory | None = None,
+    session: str | None = None,
 ) -> Run:
     """One request on a fresh backend (or a used one); cancel_at counts this request's submits."""
     backend = backend or ScriptedBackend(plan, target, draft, script)
@@ -95,8 +98,8 @@ def generate(
     def should_cancel() -> bool:
         return cancel_at is not None and len(backend.submits) - first >= cancel_at
 
-    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds)
-    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule)
+    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds, session=session)
+    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, memory)
     result = drive.run(
         effects,
         backend,

@@ -34,7 +34,8 @@ def test_greedy_is_exact_whatever_the_drafter(rig: BrowserRig, session: PageSess
         for drafter, k in [("off", 0), ("ngram", 4), ("model", 1), ("model", 3), ("model", 7), ("chain", 4)]:
             result = _generate(rig, session, prompt_ids=prompt, max_tokens=120, drafter=drafter, k=k)
             assert result["token_ids"] == plain, (drafter, k)
-            assert result["usage"] == {"prompt_tokens": len(prompt), "completion_tokens": len(plain)}
+            counted = {"prompt_tokens": len(prompt), "completion_tokens": len(plain), "cached_tokens": 0}
+            assert result["usage"] == counted
             assert result["finish_reason"] == ("stop" if plain[-1] == EOS else "length")
             spec = result["speculation"]
             extra = spec["num_target_passes"] + spec["num_accepted"] - len(plain)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_runtime.decode.sampling import PLAIN, Sampling, check_sampling
+from specdec_runtime.decode.session import check_session
 from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan
 
@@ -30,6 +31,7 @@ class Request:
     steps: int = 1  # plain steps in one submit where nothing drafts
     rounds: int = 1  # rounds in one submit where a drafter can go on without the host
     sampling: Sampling = PLAIN
+    session: str | None = None  # the conversation that it goes on with; None: nothing is reused, nothing kept
 
 
 def check_request(plan: Plan, request: Request) -> None:
@@ -39,6 +41,7 @@ def check_request(plan: Plan, request: Request) -> None:
     check_several(request.steps, "plain_steps", MAX_STEPS)
     check_several(request.rounds, "rounds", MAX_ROUNDS)
     check_sampling(plan, request.sampling)
+    check_session(request.session)
     check_ids(plan, request.prompt_ids, "prompt_ids")
     check_room(plan, len(request.prompt_ids), 1)
     if request.eos_ids:

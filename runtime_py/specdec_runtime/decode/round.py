@@ -32,6 +32,7 @@ from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal, Steps,
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
+from specdec_runtime.decode.session import Memory
 from specdec_runtime.decode.state import Generation
 from specdec_runtime.decode.verify import Verdict, accept_greedy
 from specdec_runtime.faults import ContractError, DeviceFault
@@ -39,15 +40,28 @@ from specdec_runtime.plan.schema import Plan
 
 
 def decode(
-    plan: Plan, request: Request, drafter: Drafter, programs: Programs = ANY, schedule: Schedule | None = None
+    plan: Plan,
+    request: Request,
+    drafter: Drafter,
+    programs: Programs = ANY,
+    schedule: Schedule | None = None,
+    memory: Memory | None = None,
 ) -> Effects:
-    """Serve one request. A bad one is refused here, before the first effect. Without a schedule k is fixed."""
+    """Serve one request. A bad one is refused here, before the first effect. Without a schedule k is fixed.
+
+    memory: what the device keeps between requests, made for the same plan and programs; without it nothing is kept.
+    """
     check_request(plan, request)
-    return _decode(Generation(plan, request, drafter, programs, schedule))
+    memory = memory or Memory(plan, programs)
+    return memory.serve(
+        request.session,
+        request.prompt_ids,
+        lambda lease: _decode(Generation(plan, request, drafter, programs, schedule, lease)),
+    )
 
 
 def _decode(run: Generation) -> Effects:
-    run.drafter.begin(run.sequence)
+    run.drafter.begin(run.sequence, run.lease.draft)
     try:
         if run.finish_reason is None:
             yield from _prefill(run)

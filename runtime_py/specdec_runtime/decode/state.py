@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, Fixed, Schedule, View
 from specdec_runtime.decode.commit import Limits
 from specdec_runtime.decode.effects import Readback, Submit
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
 from specdec_runtime.decode.programs import Programs
 from specdec_runtime.decode.request import Request
-from specdec_runtime.decode.sequence import Sequence
+from specdec_runtime.decode.session import Lease
 from specdec_runtime.faults import ContractError
 from specdec_runtime.plan.schema import Plan
 
@@ -29,11 +28,13 @@ class Generation:
         request: Request,
         drafter: Drafter,
         programs: Programs,
-        schedule: Schedule | None = None,
+        schedule: Schedule | None,
+        lease: Lease,
     ) -> None:
         model = plan.target_model
-        self.sequence = Sequence(request.prompt_ids)
-        self.target = ModelCache(model, programs.feeding(model))
+        self.lease = lease
+        self.sequence = lease.sequence
+        self.target = lease.target
         self.drafter = drafter
         self.vocab_size = model.vocab_size
         eos_ids = plan.text.eos_ids if request.eos_ids is None else request.eos_ids
@@ -172,7 +173,11 @@ class Generation:
             "prompt_ids": sequence.ids[: sequence.prompt_len],
             "token_ids": token_ids,
             "finish_reason": self.finish_reason,
-            "usage": {"prompt_tokens": sequence.prompt_len, "completion_tokens": len(token_ids)},
+            "usage": {
+                "prompt_tokens": sequence.prompt_len,
+                "completion_tokens": len(token_ids),
+                "cached_tokens": self.lease.num_cached,
+            },
             "speculation": {
                 "mode": "greedy",
                 "drafter": self.drafter.name,
