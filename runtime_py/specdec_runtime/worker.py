@@ -209,6 +209,10 @@ def _open(
     if op == "score":
         return score(plan, request["prompt_ids"], request["score_ids"], request["width"], programs, memory)
     drafter = make_drafter(request["drafter"], plan)
-    several = {"steps": request["plain_steps"], "rounds": request["rounds"], "session": request.get("session")}
+    several = {
+        "steps": request["plain_steps"],
+        "rounds": request["rounds"],
+        "session": request.get("session"),
+    }
     asked = Request(request["prompt_ids"], request["max_tokens"], request["k"], **several)
     return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k), memory)

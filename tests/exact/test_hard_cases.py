@@ -80,7 +80,11 @@ def test_the_json_object_has_every_field(bundle, prompt) -> None:
         "other",
     }
     assert answer["device"]["backend"] == "native"
-    counted = {"prompt_tokens": len(prompt), "completion_tokens": len(answer["token_ids"]), "cached_tokens": 0}
+    counted = {
+        "prompt_tokens": len(prompt),
+        "completion_tokens": len(answer["token_ids"]),
+        "cached_tokens": 0,
+    }
     assert answer["usage"] == counted
 
 

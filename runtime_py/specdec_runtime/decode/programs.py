@@ -46,7 +46,6 @@ class Programs:
         width = self.max_rows(model)
         return f"{model.role}.verify_{width}", width
 
-
     def reuse_unit(self, model: Model) -> int:
         """KV of an earlier request may be kept up to a multiple of this.
 
