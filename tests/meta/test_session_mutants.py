@@ -99,15 +99,14 @@ def drafts_kept_after_a_cancel(patch):
     """And pages of rows that came to nothing."""
 
     def close(self, lease, keep):
-        roll = PageTable.rollback
-        if keep:
-            PageTable.rollback = lambda table, to_len: None if to_len else roll(table, to_len)
-        try:
-            honest_close(self, lease, keep)
-        finally:
-            PageTable.rollback = roll
+        with patch.context() as inner:
+            if keep:
+                inner.setattr(
+                    PageTable, "rollback", lambda table, to_len: roll(table, 0) if not to_len else None
+                )
+            honest(self, lease, keep)
 
-    honest_close = Memory._close
+    honest, roll = Memory._close, PageTable.rollback
     patch.setattr(Memory, "_close", close)
 
 

@@ -1,7 +1,7 @@
 """Conversations on one scripted device as a state machine: requests, edits, drops, cancels, faults, other work in between.
 
-After every step: the answer is the plain one, only what is new was prefilled, every kept KV cell is that of its session's id, the host knows
-no more of the device than is there, and the pages are accounted for. tests/meta runs it on mutants.
+After every step: the answer is the plain one, only what is new was prefilled, every kept KV cell is that of its session's
+id, the host knows no more of the device than is there, and the pages are accounted for. tests/meta runs it on mutants.
 """
 
 from exactness_suite import COSTS, VOCAB
@@ -107,7 +107,7 @@ class Conversations(RuleBasedStateMachine):
         self.check_prefill(run, first, prompt, least)
         self.history[name] = prompt + run.ids
 
-    @precondition(lambda self: getattr(self, "history", None))
+    @precondition(lambda self: bool(getattr(self, "history", None)))
     @rule(data=st.data(), other=NAMES)
     def branch(self, data, other):
         """Another session goes on from one's history; then that one is edited, maybe in what both hold."""

@@ -40,7 +40,7 @@ class Device:
         self.memory = Memory(plan, self.programs)
         self.backend = ScriptedBackend(plan, TARGET, DRAFT, script)
 
-    def ask(self, prompt, session="chat", max_tokens=8, drafter="off", k=4, **more):
+    def ask(self, prompt, session: str | None = "chat", max_tokens=8, drafter="off", k=4, **more):
         more = {"eos_ids": (), **more}
         return generate(
             self.plan, TARGET, prompt, max_tokens, drafter, k, backend=self.backend, memory=self.memory,
