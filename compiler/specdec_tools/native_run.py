@@ -89,6 +89,8 @@ class NativeRun:
     def prompt_ids(self, request: dict[str, Any]) -> list[int]:
         if "prompt_ids" in request:
             return list(request["prompt_ids"])
+        if "messages" in request:
+            return self.text.encode(self.text.render(request["messages"]))
         raw, system = bool(request.get("raw")), request.get("system")
         return self.text.prompt_ids(request["prompt"], raw=raw, system=system)
 

@@ -65,7 +65,7 @@ function readMessages(messages) {
   return messages.map((message, i) => {
     const where = `messages[${i}]`;
     const { role, content } = fields(message, ["role", "content"], where);
-    check(Object.hasOwn(ROLES, String(role)), `${where} has role ${JSON.stringify(role)}`, `${where}.role`, `Use one of ${Object.keys(ROLES).join(", ")}`);
+    check(typeof role === "string" && Object.hasOwn(ROLES, role), `${where} has role ${JSON.stringify(role)}`, `${where}.role`, `Use one of ${Object.keys(ROLES).join(", ")}`);
     return { role: ROLES[role], content: contentText(content, `${where}.content`) };
   });
 }
