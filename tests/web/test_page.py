@@ -296,6 +296,68 @@ def test_chat_page_as_a_person_uses_it(rig: BrowserRig, fake_bundle: Path) -> No
     assert others == []
 
 
+def test_turns_are_regenerated_and_edited(rig: BrowserRig, fake_bundle: Path) -> None:
+    """By keyboard alone; a stopped answer stays; what an edit replaces is gone from the screen and from what is sent."""
+    site = rig.site(fake_bundle)
+
+    async def use() -> dict:
+        page = await rig.browser.new_page()
+        rig.pages.append(page)
+        page.set_default_timeout(30000)
+        await page.goto(site.url)
+        turns = page.locator(".turn")
+
+        async def answered(count: int) -> list[str]:
+            await page.wait_for_function(
+                f"document.querySelectorAll('.turn').length === {count} && document.querySelector('#stop').hidden"
+            )
+            return await turns.locator(".said").all_text_contents()
+
+        async def press(name: str, which: int) -> None:
+            await turns.get_by_role("button", name=name).nth(which).focus()
+            await page.keyboard.press("Enter")
+
+        async def say(text: str) -> None:
+            await page.fill("#prompt", text)
+            await page.keyboard.press("Enter")
+
+        seen = {}
+        await page.fill("#max-tokens", "40")
+        await say("One")
+        await answered(2)
+        await say("Two")
+        seen["two"] = await answered(4)
+        await press("Regenerate", 1)
+        seen["again"] = await answered(4)
+        await press("Edit", 1)
+        seen["offered"] = await page.input_value("#prompt")
+        await page.keyboard.press("Escape")
+        seen["left"] = await page.input_value("#prompt")
+        await press("Edit", 0)
+        seen["editing"] = await page.locator(".editing").count()
+        await say("Three")
+        seen["edited"] = await answered(2)
+        seen["sent"] = await page.evaluate(
+            "specdec.chat.completions.create({ messages: [{ role: 'user', content: 'Three' }], max_tokens: 40 })"
+            ".then((done) => done.choices[0].message.content)"
+        )
+        await page.fill("#max-tokens", "9999")
+        await page.fill("#stop-text", "")
+        await page.evaluate(
+            "new MutationObserver(() => document.querySelector('.turn.running .said span') && document.querySelector('#stop').click())"
+            ".observe(document.querySelector('#log'), { childList: true, subtree: true })"
+        )
+        await say("7")
+        seen["stopped"] = await answered(4)
+        return seen
+
+    seen = rig.do(use())
+    assert seen["two"] == seen["again"] and len(set(seen["two"])) == 4
+    assert (seen["offered"], seen["left"], seen["editing"]) == ("Two", "", 1)
+    assert seen["edited"] == ["Three", seen["sent"]] and seen["sent"] != seen["two"][1]
+    assert seen["stopped"][:2] == seen["edited"] and len(seen["stopped"][3]) < 1500
+
+
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args) -> None:
         pass
