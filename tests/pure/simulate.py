@@ -5,7 +5,7 @@ second time, so that a count can be wrong in the core or here but not silently i
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specdec_runtime import drive
@@ -15,6 +15,7 @@ from specdec_runtime.decode.effects import Emit
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.plan import Plan
 
@@ -87,6 +88,9 @@ def generate(
     programs: Programs = ANY,
     rounds: int = 1,
     schedule: Schedule | None = None,
+    stop: Sequence[str] = (),
+    tokens: TokenBytes | None = None,
+    logprobs: int = 0,
 ) -> Run:
     """One request on a fresh backend (or a used one); cancel_at counts this request's submits."""
     backend = backend or ScriptedBackend(plan, target, draft, script)
@@ -95,8 +99,8 @@ def generate(
     def should_cancel() -> bool:
         return cancel_at is not None and len(backend.submits) - first >= cancel_at
 
-    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds)
-    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule)
+    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds, stop=stop, logprobs=logprobs)
+    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, tokens)
     result = drive.run(
         effects,
         backend,
