@@ -5,7 +5,7 @@ second time, so that a count can be wrong in the core or here but not silently i
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specdec_runtime import drive
@@ -16,6 +16,7 @@ from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.session import Memory
+from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.plan import Plan
 
@@ -90,6 +91,9 @@ def generate(
     schedule: Schedule | None = None,
     memory: Memory | None = None,
     session: str | None = None,
+    stop: Sequence[str] = (),
+    tokens: TokenBytes | None = None,
+    logprobs: int = 0,
 ) -> Run:
     """One request on a fresh backend (or a used one); cancel_at counts this request's submits."""
     backend = backend or ScriptedBackend(plan, target, draft, script)
@@ -98,8 +102,10 @@ def generate(
     def should_cancel() -> bool:
         return cancel_at is not None and len(backend.submits) - first >= cancel_at
 
-    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds, session=session)
-    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, memory)
+    request = Request(
+        prompt, max_tokens, k, eos_ids, steps, rounds, stop=stop, logprobs=logprobs, session=session
+    )
+    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, tokens, memory)
     result = drive.run(
         effects,
         backend,

@@ -102,7 +102,7 @@ def _random_texts(count: int) -> list[str]:
 
 def _check_text_twin(tokenizer: str, template: str | None, plan: PlanText) -> None:
     here = BundleText(tokenizer, template, plan)
-    vocab = len(here._map.pieces)
+    vocab = len(here.byte_map.pieces)
     rng = random.Random(3)
     texts = TEXTS + _random_texts(300)
     chats = [{"prompt": text, "system": None} for text in TEXTS] + [{"prompt": "Hi", "system": "Be brief.\n"}]

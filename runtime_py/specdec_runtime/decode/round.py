@@ -13,7 +13,7 @@ judged and committed here, round by round. Where nothing ever drafts, a submit m
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import cast
+from typing import Any, cast
 
 from specdec_runtime.decode.choice import ANY as ANY_DRAFTER
 from specdec_runtime.decode.choice import MODEL, Choice, Schedule, Stepwise, stepwise
@@ -29,11 +29,13 @@ from specdec_runtime.decode.effects import (
     check_readback,
 )
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal, Steps, StepwiseDrafter
+from specdec_runtime.decode.logprobs import rows_of
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
 from specdec_runtime.decode.session import Memory
 from specdec_runtime.decode.state import Generation
+from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.decode.verify import Verdict, accept_greedy
 from specdec_runtime.faults import ContractError, DeviceFault
 from specdec_runtime.plan.schema import Plan
@@ -45,18 +47,20 @@ def decode(
     drafter: Drafter,
     programs: Programs = ANY,
     schedule: Schedule | None = None,
+    tokens: TokenBytes | None = None,
     memory: Memory | None = None,
 ) -> Effects:
     """Serve one request. A bad one is refused here, before the first effect. Without a schedule k is fixed.
 
-    memory: what the device keeps between requests, made for the same plan and programs; without it nothing is kept.
+    tokens: what each token shows; of need where stop strings are asked for. memory: what the device keeps between requests,
+    made for the same plan and programs; without it nothing is kept.
     """
     check_request(plan, request)
     memory = memory or Memory(plan, programs)
     return memory.serve(
         request.session,
         request.prompt_ids,
-        lambda lease: _decode(Generation(plan, request, drafter, programs, schedule, lease)),
+        lambda lease: _decode(Generation(plan, request, drafter, programs, schedule, lease, tokens)),
     )
 
 
@@ -100,7 +104,8 @@ def _turn(run: Generation) -> Effects:
     run.tell(choice, proposal, outcomes)
     for outcome in outcomes:
         if outcome.ids:
-            yield Emit(outcome.ids, outcome.num_drafted, outcome.num_accepted)
+            counts = (outcome.num_drafted, outcome.num_accepted)
+            yield Emit(outcome.ids, *counts, outcome.pieces, outcome.logprobs)
 
 
 def _commit(run: Generation, judged: list[Judged]) -> list[Outcome]:
@@ -155,7 +160,7 @@ def _verify(
     check_readback(batch, readback)
     run.took(readback)
     num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
-    judged = _judge(proposal, readback)
+    judged = _judge(run, proposal, readback)
     if rounds > 1:
         _check_start(run, judged[: rounds - 1], num_rows, readback.values[-1][0])
     run.passed(batch, num_rows * rounds)
@@ -169,21 +174,30 @@ def _plain_steps(run: Generation, steps: int) -> Generator[Effect, Readback, lis
     check_readback(batch, readback)
     run.took(readback)
     run.passed(batch, steps)
-    (out,) = readback.values
+    out = readback.values[0]
     drafted = out[0:-2:2]
-    return [(drafted, accept_greedy(drafted, out))]
+    return [(drafted, _with_tops(run, accept_greedy(drafted, out), readback.values[1:], 0, steps))]
 
 
-def _judge(proposal: Proposal | None, readback: Readback) -> list[Judged]:
+def _with_tops(
+    run: Generation, verdict: Verdict, after_out: list[list[Any]], first: int, count: int
+) -> Verdict:
+    """The verdict of `count` rows from row `first` on, with their log-probabilities where those were asked for."""
+    return verdict._replace(tops=rows_of(after_out[0], first, count)) if run.limits.logprobs else verdict
+
+
+def _judge(run: Generation, proposal: Proposal | None, readback: Readback) -> list[Judged]:
     """Each round by its own rows of `out`, up to one that is undecided (the device stopped there) or lacks drafts."""
     if proposal is None:
-        return [([], accept_greedy([], readback.values[0]))]
-    num_reads, num_numbers = len(proposal.reads), 2 * (1 + proposal.num_drafted)
+        return [([], _with_tops(run, accept_greedy([], readback.values[0]), readback.values[1:], 0, 1))]
+    num_reads, num_rows = len(proposal.reads), 1 + proposal.num_drafted
     judged: list[Judged] = []
     for number in range(proposal.rounds):
         ids = list(proposal.ids) or proposal.source.drafted(readback.values[:num_reads], number)
-        out = readback.values[num_reads][number * num_numbers : (number + 1) * num_numbers]
-        judged.append((ids, accept_greedy(ids, out)))
+        first = number * num_rows
+        out = readback.values[num_reads][2 * first : 2 * (first + num_rows)]
+        after_out = readback.values[num_reads + 1 :]
+        judged.append((ids, _with_tops(run, accept_greedy(ids, out), after_out, first, num_rows)))
         if judged[-1][1].next_id is None or len(ids) < proposal.num_drafted:
             break
     return judged
