@@ -123,10 +123,15 @@ export class Client {
     return loaded;
   }
 
+  /** @param {Fields} message @param {(fields: Fields) => void} [hear] @returns {Promise<any>} */
+  async askLoaded(message, hear = () => {}) {
+    if (!this.loaded) throw new RequestError("no bundle is loaded", message.op, "Load a bundle first");
+    return this.ask(message, hear);
+  }
+
   /** @param {string} op @param {Fields} request @param {(fields: Fields) => void} hear @returns {Promise<any>} */
   async run(op, request, hear) {
-    if (!this.loaded) throw new RequestError("no bundle is loaded", op, "Load a bundle first");
-    const { result, stats } = await this.ask({ ...request, op }, hear);
+    const { result, stats } = await this.askLoaded({ ...request, op }, hear);
     this.stats = stats;
     return result;
   }
@@ -162,6 +167,16 @@ export class Client {
   /** @param {Fields} request prompt | prompt_ids, raw, system, score_ids, width @returns {Promise<any>} */
   score(request, onProgress = (/** @type {Fields} */ _fields) => {}) {
     return this.enqueue("score", () => request, onProgress).done;
+  }
+
+  /** What the device keeps of conversations: {sessions: [{name, tokens, pages}], pages, num_evicted} @returns {Promise<any>} */
+  sessions() {
+    return this.queue.add(() => this.askLoaded({ op: "sessions" })).done;
+  }
+
+  /** Gives a conversation's pages back. @param {string} session @returns {Promise<boolean>} false: there was none of that name */
+  dropSession(session) {
+    return this.queue.add(() => this.askLoaded({ op: "drop", session })).done;
   }
 
   /** Ends the running request after the pass that is under way; its promise resolves with what there is. */

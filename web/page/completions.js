@@ -19,8 +19,9 @@ const digits = (length) => Array.from({ length }, () => Math.floor(Math.random()
 const logprobsOf = (entries) => (entries ? { content: entries, refusal: null } : null);
 
 /** @param {Fields} usage @returns {Fields} */
-function usageOf({ prompt_tokens, completion_tokens }) {
-  return { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens };
+function usageOf({ prompt_tokens, completion_tokens, cached_tokens }) {
+  const total_tokens = prompt_tokens + completion_tokens;
+  return { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details: { cached_tokens } };
 }
 
 /** What a result says beyond OpenAI's fields. @param {Fields} result @returns {Fields} */

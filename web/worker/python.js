@@ -13,7 +13,8 @@ const WHEEL = new URL("../vendor/runtime/specdec_runtime.whl", import.meta.url).
 /**
  * @typedef {{
  *   start: (request: string) => string, send: (readback: string) => string, fail: (error: string) => string,
- *   tokens: (table: string) => string, cancel: () => void, probes: (split: boolean) => string, measured: (times: string) => string, state: Record<string, any>
+ *   tokens: (table: string) => string, cancel: () => void, sessions: () => any, dropSession: (name: unknown) => boolean, forget: () => void,
+ *   probes: (split: boolean) => string, measured: (times: string) => string, state: Record<string, any>
  * }} Engine state: what Engine.ready said
  */
 
@@ -61,8 +62,8 @@ export class PythonHost {
     const Engine = await this.booted;
     for (const proxy of this.proxies.splice(0)) proxy.destroy(); // the engine of the bundle before
     const made = call(() => Engine(planText, JSON.stringify(programs), policyText), "Engine");
-    const { ready, start, send, fail, tokens, cancel, probes, measured } = made; // kept: each attribute access would make a new proxy
-    this.proxies.push(made, ready, start, send, fail, tokens, cancel, probes, measured);
+    const { ready, start, send, fail, tokens, cancel, probes, measured, sessions, drop_session: drop, forget } = made; // kept: each attribute access would make a new proxy
+    this.proxies.push(made, ready, start, send, fail, tokens, cancel, probes, measured, sessions, drop, forget);
     const state = JSON.parse(call(() => ready(), "Engine.ready"));
     if (state.type === "error") throw errorFromJson(state.error);
     return {
@@ -71,11 +72,21 @@ export class PythonHost {
       fail: (error) => call(() => fail(error), "Engine.fail"),
       tokens: (table) => call(() => tokens(table), "Engine.tokens"),
       cancel: () => call(() => cancel(), "Engine.cancel"),
+      sessions: () => told(call(() => sessions(), "Engine.sessions")),
+      dropSession: (name) => told(call(() => drop(JSON.stringify(name ?? null)), "Engine.drop_session")).found,
+      forget: () => call(() => forget(), "Engine.forget"),
       probes: (split) => call(() => probes(split), "Engine.probes"),
       measured: (times) => call(() => measured(times), "Engine.measured"),
       state,
     };
   }
+}
+
+/** @param {string} text an answer of Python's, or its error @returns {any} */
+function told(text) {
+  const { error, ...answer } = JSON.parse(text);
+  if (error) throw errorFromJson(error);
+  return answer;
 }
 
 /**
