@@ -48,7 +48,8 @@ def check_request(plan: Plan, request: Request) -> None:
     check_sampling(plan, request.sampling)
     check_stops(request.stop)
     _check_logprobs(request)
-    check_session(request.session)
+    if request.session is not None:
+        check_session(request.session)
     check_ids(plan, request.prompt_ids, "prompt_ids")
     check_room(plan, len(request.prompt_ids), 1)
     if request.eos_ids:

@@ -27,8 +27,8 @@ MAX_NAME = 64
 
 
 def check_session(name: Any) -> None:
-    """None is a request without a session."""
-    if name is not None and not (isinstance(name, str) and 0 < len(name) <= MAX_NAME):
+    """What a session may be called."""
+    if not (isinstance(name, str) and 0 < len(name) <= MAX_NAME):
         raise RequestError(f"session is {name!r}", "session", f"Give a name of 1 to {MAX_NAME} characters")
 
 
