@@ -91,7 +91,8 @@ async function generate(request, say) {
   const onEmit = (/** @type {import("./worker/pump.js").Emit} */ emit) => {
     const pieces = emit.pieces ?? emit.ids.map((id) => stream.push(id));
     told += pieces.join("");
-    say("text", { text: pieces.join(""), ...emit, pieces });
+    const shown = emit.logprobs && { token_bytes: text.shown(emit.logprobs) };
+    say("text", { text: pieces.join(""), ...emit, ...shown, pieces });
   };
   const onProgress = (/** @type {number} */ done, /** @type {number} */ total) => {
     say("progress", { stage: "prefill", done, total });

@@ -12,10 +12,18 @@ from typing import Any
 
 from specdec_runtime.backends.base import Backend
 from specdec_runtime.bundle import Bundle
+from specdec_runtime.decode.effects import Emit
 from specdec_runtime.faults import ContractError, RequestError, SpecdecError
 
 from specdec_tools.chat_request import Completion, read_completion
-from specdec_tools.chat_types import Answer, ChatCompletion, ChatCompletionChunk, Delta
+from specdec_tools.chat_types import (
+    Answer,
+    ChatCompletion,
+    ChatCompletionChunk,
+    Delta,
+    logprobs_of,
+    token_logprobs,
+)
 from specdec_tools.native_run import NativeRun
 from specdec_tools.turns import Turn, Turns
 
@@ -83,15 +91,42 @@ class Call:
     def _run(self, turn: Turn) -> None:
         asked, answer, put = self._asked, self._answer, self._put
         request = {"max_tokens": self._runner.plan.target_model.max_context} | asked.request
+        told = _Told(self._runner, asked)
+        if asked.stream:
+            put(answer.role())
+
+        def on_text(text: str) -> None:
+            if asked.stream:
+                put(answer.chunk(Delta(content=text), logprobs=logprobs_of(told.take())))
+
+        result = self._runner.generate(request, on_text, lambda: turn.cancelled, told.hear)
+        rest = told.take()
         if not asked.stream:
-            put(answer.completion(self._runner.generate(request, should_cancel=lambda: turn.cancelled)))
+            put(answer.completion(result, rest))
             return
-        put(answer.role())
-        on_text = lambda text: put(answer.chunk(Delta(content=text)))  # noqa: E731
-        result = self._runner.generate(request, on_text, lambda: turn.cancelled)
+        if rest:  # of tokens that showed no text
+            put(answer.chunk(Delta(content=""), logprobs=logprobs_of(rest)))
         put(answer.end(result))
         if asked.include_usage:
             put(answer.usage(result))
+
+
+class _Told:
+    """Log-probabilities that were heard and wait for their chunk."""
+
+    def __init__(self, runner: NativeRun, asked: Completion) -> None:
+        self._shown, self._num_top = runner.text.byte_map.bytes, asked.top_logprobs
+        self._waiting: list[dict[str, Any]] | None = [] if "logprobs" in asked.request else None
+
+    def hear(self, emit: Emit) -> None:
+        if self._waiting is not None:
+            self._waiting += token_logprobs(emit.logprobs or [], self._shown, self._num_top)
+
+    def take(self) -> list[dict[str, Any]] | None:
+        """All since the last call; None where none were asked for."""
+        taken = self._waiting
+        self._waiting = None if taken is None else []
+        return taken
 
 
 def _cancelled() -> RequestError:

@@ -41,6 +41,7 @@ class Completion:
     model: str | None
     stream: bool
     include_usage: bool
+    top_logprobs: int
     request: Fields
 
 
@@ -118,7 +119,7 @@ def _text(given: Fields) -> Fields:
         _check(logprobs is True, "top_logprobs needs logprobs", "top_logprobs", "Set logprobs to true")
     read: Fields = {"stop": list(strings)} if strings else {}
     if logprobs:
-        read |= {"logprobs": True, "top_logprobs": top or 0}
+        read["logprobs"] = max(1, top or 0)  # `generate` tells them with at least one of the likeliest
     return read | _bias(given.get("logit_bias"))
 
 
@@ -190,4 +191,6 @@ def read_completion(body: Mapping[str, Any]) -> Completion:
     k = MOST_DRAFTS["fixed" if given.get("schedule") == "fixed" else "auto"]
     asked = {**DEFAULTS, "k": k, **same, "messages": messages}
     request = asked | _limit(given) | _text(given) | _format(given.get("response_format"))
-    return Completion(model, given.get("stream") is True, include_usage, request)
+    return Completion(
+        model, given.get("stream") is True, include_usage, given.get("top_logprobs", 0), request
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -83,8 +84,20 @@ def to_dict(answer: ChatCompletion | ChatCompletionChunk) -> Fields:
     return plain
 
 
-def logprobs_of(entries: list[Fields] | None) -> Fields | None:
-    return None if entries is None else {"content": entries, "refusal": None}
+def token_logprobs(entries: list[Fields], shown: Callable[[int], bytes], num_top: int) -> list[Fields]:
+    """`logprobs` of a cycle in OpenAI's form."""
+
+    def said(entry: Fields) -> Fields:
+        data = shown(entry["id"])
+        return {"token": data.decode(errors="replace"), "logprob": entry["logprob"], "bytes": list(data)}
+
+    return [
+        {**said(entry), "top_logprobs": [said(top) for top in entry["top"][:num_top]]} for entry in entries
+    ]
+
+
+def logprobs_of(content: list[Fields] | None) -> Fields | None:
+    return None if content is None else {"content": content, "refusal": None}
 
 
 def usage_of(result: Fields) -> Usage:
@@ -121,6 +134,6 @@ class Answer:
     def usage(self, result: Fields) -> ChatCompletionChunk:
         return ChatCompletionChunk(**self._head, choices=[], usage=usage_of(result))
 
-    def completion(self, result: Fields) -> ChatCompletion:
+    def completion(self, result: Fields, logprobs: list[Fields] | None) -> ChatCompletion:
         choice = Choice(Message(result["text"]), result["finish_reason"], logprobs_of(result.get("logprobs")))
         return ChatCompletion(**self._head, choices=[choice], usage=usage_of(result), specdec=extras(result))

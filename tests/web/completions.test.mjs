@@ -69,6 +69,18 @@ test("without a limit the answer may fill the context", async () => {
   assert.equal((await create({})).usage.completion_tokens, 40);
 });
 
+test("log-probabilities in OpenAI's form", async () => {
+  const entry = (token, logprob, bytes) => ({ token, logprob, bytes });
+  const first = { ...entry("a", 0, [97]), top_logprobs: [entry("z", -1, [122])] };
+  const second = { ...entry("b", -0.5, [98]), top_logprobs: [entry("z", -1, [122])] };
+  const body = { max_tokens: 2, logprobs: true, top_logprobs: 1 };
+  assert.deepEqual((await create(body)).choices[0].logprobs, { content: [first, second], refusal: null });
+  const chunks = await collect(await create({ ...body, stream: true }));
+  assert.deepEqual(chunks.map(({ choices }) => choices[0].logprobs?.content ?? null), [null, [first], [second], null]);
+  assert.deepEqual((await create({ ...body, top_logprobs: 0 })).choices[0].logprobs.content.map((told) => told.top_logprobs), [[], []]);
+  assert.equal(log.at(-1).logprobs, 1);
+});
+
 test("leaving a stream early ends its request, and the next one runs", async () => {
   const leave = {
     break: async (stream) => {
@@ -195,16 +207,16 @@ test("another model than the bundle's is refused", async () => {
 });
 
 test("what is read of a request is handed on under generate's names", () => {
-  const { request, stream, includeUsage, model } = readCompletion({
+  const { request, stream, includeUsage, topLogprobs, model } = readCompletion({
     messages: [{ role: "developer", content: [{ type: "text", text: "Be " }, { type: "text", text: "brief" }] }, ...messages],
     max_completion_tokens: 9, temperature: 0.5, top_p: 0.9, seed: 7, stop: "\n", logprobs: true, top_logprobs: 2, n: 1, user: null,
     frequency_penalty: 1, presence_penalty: -1, logit_bias: { 5: -100 }, top_k: 4, min_p: 0.1, repetition_penalty: 1.1,
     mode: "reject", drafter: "model", k: 3, session: "s", response_format: { type: "json_schema", json_schema: { name: "x", strict: true, schema: { type: "array" } } },
   });
-  assert.deepEqual([stream, includeUsage, model], [false, false, undefined]);
+  assert.deepEqual([stream, includeUsage, topLogprobs, model], [false, false, 2, undefined]);
   assert.deepEqual(request, {
     messages: [{ role: "system", content: "Be brief" }, ...messages],
-    max_tokens: 9, temperature: 0.5, top_p: 0.9, seed: 7, stop: ["\n"], logprobs: true, top_logprobs: 2,
+    max_tokens: 9, temperature: 0.5, top_p: 0.9, seed: 7, stop: ["\n"], logprobs: 2,
     frequency_penalty: 1, presence_penalty: -1, logit_bias: { 5: -100 }, top_k: 4, min_p: 0.1, repetition_penalty: 1.1,
     mode: "reject", drafter: "model", k: 3, schedule: "auto", session: "s", grammar: { type: "json_schema", schema: { type: "array" } },
   });

@@ -40,7 +40,7 @@ class FakeWorker {
     this.say(id, told.error ? "error" : "result", told.error ? told : { result: told.result });
   }
 
-  async generate(id, { max_tokens: max, messages }) {
+  async generate(id, { max_tokens: max, messages, logprobs }) {
     if (max === "die") {
       this.onerror({ preventDefault: () => {}, message: "out of memory" });
       return { error: {} };
@@ -52,7 +52,11 @@ class FakeWorker {
       await tick();
       const letter = String.fromCharCode(97 + (i % 26));
       text += letter;
-      this.say(id, "text", { text: letter, pieces: [letter], ids: [i], num_drafted: 0, num_accepted: 0 });
+      const told = logprobs && {
+        logprobs: [{ id: i, logprob: -0.5 * i || 0, top: Array.from({ length: logprobs }, (_, n) => ({ id: 25 - n, logprob: -1 - n })) }],
+        token_bytes: Object.fromEntries(Array.from({ length: 26 }, (_, n) => [n, [97 + n]])),
+      };
+      this.say(id, "text", { text: letter, pieces: [letter], ids: [i], num_drafted: 0, num_accepted: 0, ...told });
     }
     const ids = Array.from(text, (_, i) => i);
     const usage = { prompt_tokens: messages.length, completion_tokens: text.length, cached_tokens: 0 };

@@ -437,6 +437,7 @@ def _read(body: dict[str, Any]) -> dict[str, Any]:
     if "logit_bias" in request:  # JSON has no other keys than strings
         request["logit_bias"] = {str(token_id): bias for token_id, bias in request["logit_bias"].items()}
     found = {"request": request, "stream": read.stream, "includeUsage": read.include_usage}
+    found["topLogprobs"] = read.top_logprobs
     return found if read.model is None else {**found, "model": read.model}
 
 

@@ -5,42 +5,26 @@
 // signal, ends its request; what a stream has told, it tells before its error.
 
 import { RequestError } from "../executor/faults.js";
+import { extras, logprobsOf, newHead, tokenLogprobs, usageOf } from "./completions_objects.js";
 import { readCompletion } from "./completions_request.js";
 import { aborted } from "./queue.js";
 
 /** @typedef {Record<string, any>} Fields */
 /** @typedef {import("./client.js").Client} Client */
+/** @typedef {ReturnType<typeof readCompletion>} Read */
 /** @typedef {{signal?: AbortSignal, onProgress?: (progress: Fields) => void}} Options */
-
-/** @param {number} length @returns {string} */
-const digits = (length) => Array.from({ length }, () => Math.floor(Math.random() * 36).toString(36)).join("");
-
-/** @param {Fields[] | undefined} entries @returns {Fields | null} */
-const logprobsOf = (entries) => (entries ? { content: entries, refusal: null } : null);
-
-/** @param {Fields} usage @returns {Fields} */
-function usageOf({ prompt_tokens, completion_tokens, cached_tokens }) {
-  const total_tokens = prompt_tokens + completion_tokens;
-  return { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details: { cached_tokens } };
-}
-
-/** What a result says beyond OpenAI's fields. @param {Fields} result @returns {Fields} */
-function extras({ prompt_ids, token_ids, speculation, timing_ms, device }) {
-  return { prompt_ids, token_ids, speculation, timing_ms, device };
-}
 
 /** One request on its way: it knows its turn in the queue and its signal. */
 class Call {
-  /** @param {Client} client @param {ReturnType<typeof readCompletion>} read @param {Options} options @param {(text: string, fields: Fields) => void} onText */
-  constructor(client, { model, request }, { signal, onProgress = () => {} }, onText) {
+  /** @param {Client} client @param {Read} read @param {Options} options @param {(fields: Fields, logprobs: Fields[] | null) => void} onText hears each cycle */
+  constructor(client, { model, request, topLogprobs }, { signal, onProgress = () => {} }, onText) {
     if (signal?.aborted) throw aborted();
     this.client = client;
-    /** What every object of the answer begins with. */
-    this.head = { id: `chatcmpl-${digits(24)}`, created: Math.floor(Date.now() / 1000), model: "" };
+    this.head = newHead();
     const hear = (/** @type {Fields} */ fields) => {
       if (signal?.aborted) return;
-      if (fields.kind === "text") onText(fields.text, fields);
-      else onProgress(fields);
+      if (fields.kind !== "text") onProgress(fields);
+      else onText(fields, fields.logprobs ? tokenLogprobs(fields.logprobs, fields.token_bytes, topLogprobs) : null);
     };
     this.turn = client.enqueue("generate", () => this.whole(model, request), hear);
     /** The result; an abort does not wait for the pass that is under way. @type {Promise<Fields>} */
@@ -71,10 +55,14 @@ class Call {
   }
 }
 
-/** @param {Call} call @param {Fields} result @returns {Fields} */
-function completion(call, result) {
+/** The answer in one piece. @param {Client} client @param {Read} read @param {Options} options @returns {Promise<Fields>} */
+async function whole(client, read, options) {
+  /** @type {Fields[] | null} */
+  const told = read.request.logprobs ? [] : null;
+  const call = new Call(client, read, options, (_fields, logprobs) => void told?.push(...(logprobs ?? [])));
+  const result = await call.result;
   const message = { role: "assistant", content: result.text, refusal: null };
-  const choice = { index: 0, message, logprobs: logprobsOf(result.logprobs), finish_reason: result.finish_reason };
+  const choice = { index: 0, message, logprobs: logprobsOf(told), finish_reason: result.finish_reason };
   const usage = usageOf(result.usage);
   return { ...call.head, object: "chat.completion", choices: [choice], usage, specdec: extras(result) };
 }
@@ -84,7 +72,7 @@ function completion(call, result) {
  * Beyond OpenAI's fields a delta's chunk has `specdec: {ids, pieces, num_drafted, num_accepted}`, the end's what the result says.
  */
 export class CompletionStream {
-  /** @param {Client} client @param {ReturnType<typeof readCompletion>} read @param {Options} options */
+  /** @param {Client} client @param {Read} read @param {Options} options */
   constructor(client, read, options) {
     this.includeUsage = read.includeUsage;
     /** @type {Fields[]} */
@@ -95,7 +83,7 @@ export class CompletionStream {
     this.error = null;
     /** Readers that wait for a chunk. @type {(() => void)[]} */
     this.readers = [];
-    this.call = new Call(client, read, options, (text, fields) => this.hear(text, fields));
+    this.call = new Call(client, read, options, (fields, logprobs) => this.hear(fields, logprobs));
     this.call.result.then((result) => this.finish(result), (error) => this.close(error));
   }
 
@@ -118,8 +106,8 @@ export class CompletionStream {
     this.push({ role: "assistant", content: "" });
   }
 
-  /** @param {string} text @param {Fields} fields one cycle */
-  hear(text, { ids, pieces, num_drafted, num_accepted, logprobs }) {
+  /** @param {Fields} cycle @param {Fields[] | null} logprobs */
+  hear({ text, ids, pieces, num_drafted, num_accepted }, logprobs) {
     this.begin();
     this.push({ content: text }, { logprobs: logprobsOf(logprobs) }, { ids, pieces, num_drafted, num_accepted });
   }
@@ -186,8 +174,6 @@ export class Completions {
    */
   async create(body, options = {}) {
     const read = readCompletion(body);
-    if (read.stream) return new CompletionStream(this.client, read, options);
-    const call = new Call(this.client, read, options, () => {});
-    return completion(call, await call.result);
+    return read.stream ? new CompletionStream(this.client, read, options) : whole(this.client, read, options);
   }
 }

@@ -85,7 +85,7 @@ function readText({ stop, logprobs, top_logprobs: top, logit_bias: bias }) {
   }
   return {
     ...(strings?.length && { stop: strings }),
-    ...(logprobs && { logprobs: true, top_logprobs: top ?? 0 }),
+    ...(logprobs && { logprobs: Math.max(1, top ?? 0) }), // `generate` tells them with at least one of the likeliest
     ...(bias !== undefined && { logit_bias: bias }),
   };
 }
@@ -123,7 +123,7 @@ function readLimit({ max_tokens: old, max_completion_tokens: max }) {
 
 /**
  * @param {unknown} body
- * @returns {{model: string | undefined, stream: boolean, includeUsage: boolean, request: Fields}} request: of `generate`, `max_tokens`
+ * @returns {{model: string | undefined, stream: boolean, includeUsage: boolean, topLogprobs: number, request: Fields}} request: of `generate`, `max_tokens`
  *   where it was given
  */
 export function readCompletion(body) {
@@ -137,5 +137,5 @@ export function readCompletion(body) {
   const k = given.schedule === "fixed" ? MOST_DRAFTS.fixed : MOST_DRAFTS.auto;
   const asked = { ...DEFAULTS, k, ...same, messages };
   const request = { ...asked, ...readLimit(given), ...readText(given), ...readFormat(given.response_format) };
-  return { model, stream: given.stream === true, includeUsage, request };
+  return { model, stream: given.stream === true, includeUsage, topLogprobs: given.top_logprobs ?? 0, request };
 }

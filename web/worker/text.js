@@ -149,6 +149,12 @@ export class BundleText {
     return [...banned.values()];
   }
 
+  /** The bytes of the ids that log-probabilities are told of. @param {import("./pump.js").Logprob[]} entries @returns {Record<number, number[]>} */
+  shown(entries) {
+    const ids = entries.flatMap(({ id, top }) => [id, ...top.map((other) => other.id)]);
+    return Object.fromEntries(ids.map((id) => [id, [...this.map.bytes(id)]]));
+  }
+
   /** @returns {StreamDecoder} */
   stream() {
     return new StreamDecoder(this.map);
