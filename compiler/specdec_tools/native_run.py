@@ -71,7 +71,7 @@ class NativeRun:
     ) -> None:
         self.plan, self.text, self.backend, self.load_ms = plan, text, backend, load_ms
         self.schedules = open_schedules(plan, policy_json=policy)
-        self.memory = Memory(plan)
+        self.memory = Memory(plan)  # what requests left on the device
         self._measured = False
 
     @classmethod
@@ -134,7 +134,9 @@ class NativeRun:
         asked = self._asked(request)
         drafter = make_drafter(request["drafter"], self.plan)
         schedule = self._schedule(request.get("schedule", "fixed"), drafter, request["k"])
-        effects = decode(self.plan, asked, drafter, ANY, schedule, self.text.byte_map, self.memory)
+        effects = decode(
+            self.plan, asked, drafter, schedule=schedule, tokens=self.text.byte_map, memory=self.memory
+        )
         stream, pieces = self.text.stream(), []
 
         def show(text: str) -> None:

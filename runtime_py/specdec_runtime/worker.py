@@ -225,4 +225,4 @@ def _open(
     drafter = make_drafter(request["drafter"], plan)
     asked = read_request(request, request["plain_steps"], request["rounds"])
     schedule = schedules.make(request["schedule"], asked.k)
-    return decode(plan, asked, drafter, programs, schedule, tokens, memory)
+    return decode(plan, asked, drafter, programs, schedule, tokens=tokens, memory=memory)

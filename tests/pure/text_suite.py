@@ -163,7 +163,7 @@ def check_agreement(case: TextCase, run: Run) -> None:
 def logprob_of(case: TextCase, ids: Sequence[int], at: int) -> dict:
     """By definition: of the tokens before it and of itself, and of nothing else."""
     numbers = flat_tops((*PROMPT, *ids[:at]), ids[at])
-    top = [{"id": int(numbers[1 + 2 * i]), "logprob": numbers[2 + 2 * i]} for i in range(case.logprobs)]
+    top = [{"id": int(numbers[2 + 2 * i]), "logprob": numbers[3 + 2 * i]} for i in range(case.logprobs)]
     return {"id": ids[at], "logprob": numbers[0], "top": top}
 
 

@@ -65,8 +65,9 @@ class Drafter(Protocol):
         """Reason -> how often this drafter could not serve, in this request."""
         ...
 
-    def begin(self, sequence: Sequence, cache: ModelCache | None = None) -> None:
-        """A new request; the sequence holds its prompt and will grow. cache: the draft model's KV, where some of it is kept."""
+    def begin(self, sequence: Sequence, kind: str = "step", cache: ModelCache | None = None) -> None:
+        """A new request; the sequence holds its prompt and will grow. kind: "step" (argmax) or "sample", how a draft model chooses;
+        cache: its KV, where some of it is kept."""
         ...
 
     def offers(self, sequence: Sequence) -> list[Offer]:

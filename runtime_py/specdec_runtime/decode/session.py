@@ -19,6 +19,7 @@ from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.effects import Effect, Effects, Finish
 from specdec_runtime.decode.pages import PagePool, PageTable
 from specdec_runtime.decode.programs import ANY, Programs
+from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.sequence import Sequence as TokenSequence
 from specdec_runtime.faults import ContractError, DeviceFault, RequestError
 from specdec_runtime.plan.schema import Model, Plan
@@ -70,6 +71,7 @@ class Memory:
         self._sessions: dict[str, Session] = {}  # by last use, the longest ago first
         self._running: Lease | None = None
         self._num_evicted = 0
+        self.held = Held()  # of requests' sampling
 
     def serve(self, name: str | None, ids: Sequence[int], begin: Callable[[Lease], Effects]) -> Effects:
         """The effects of `begin`, on a lease for them; without a name nothing is reused and nothing kept."""
@@ -111,6 +113,7 @@ class Memory:
         for session in self._sessions.values():
             session.release()
         self._sessions.clear()
+        self.held = Held()
         self._distrust()
 
     def report(self) -> dict[str, Any]:

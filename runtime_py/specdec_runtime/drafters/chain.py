@@ -30,9 +30,9 @@ class ChainDrafter:
         """All reasons together; no two drafters of a chain use the same name for one."""
         return {reason: count for drafter in self._drafters for reason, count in drafter.fallbacks.items()}
 
-    def begin(self, sequence: Sequence, cache: ModelCache | None = None) -> None:
+    def begin(self, sequence: Sequence, kind: str = "step", cache: ModelCache | None = None) -> None:
         for drafter in self._drafters:
-            drafter.begin(sequence, cache)
+            drafter.begin(sequence, kind, cache)
 
     def offers(self, sequence: Sequence) -> list[Offer]:
         return [offer for drafter in self._drafters for offer in drafter.offers(sequence)]
