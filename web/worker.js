@@ -1,6 +1,6 @@
 // The worker: hears the page's messages and answers each with progress, text, and one result or error.
 //
-// A message in: {id, op: "load" | "generate" | "score" | "cancel", ...}. Messages out: {id, kind: "progress" | "text"
+// A message in: {id, op: "load" | "generate" | "score" | "memory" | "cancel", ...}. Messages out: {id, kind: "progress" | "text"
 // | "result" | "error", ...}. Invariants: every message but cancel is answered by exactly one result or error; one
 // request runs at a time; nothing here waits without a time limit.
 
@@ -120,14 +120,20 @@ async function score(request, say) {
   return { result: { prompt_ids, ...result, timing_ms, device: executor.info }, stats: clock.stats };
 }
 
+/** What is held between requests, garbage collected in Python. */
+async function memory() {
+  const { engine, executor } = ready();
+  return { result: { ...engine.memory(), wasm_bytes: executor.memoryBytes ?? null } };
+}
+
 /** @type {Record<string, (message: Message, say: Say) => Promise<any>>} */
-const OPERATIONS = { load, generate, score };
+const OPERATIONS = { load, generate, score, memory };
 
 /** @param {Message} message @param {Say} say */
 async function answer(message, say) {
   const operation = OPERATIONS[message.op];
   try {
-    if (!operation) throw new RequestError(`unknown operation "${message.op}"`, "worker", "Use load, generate or score");
+    if (!operation) throw new RequestError(`unknown operation "${message.op}"`, "worker", "Use load, generate, score or memory");
     if (busy) throw new RequestError("another request is running", message.op, "Wait for it, or cancel it");
     busy = true;
     cancelled = false;

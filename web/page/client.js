@@ -126,7 +126,7 @@ export class Client {
   /** @param {string} op @param {Fields} request @param {(fields: Fields) => void} hear @returns {Promise<any>} */
   async run(op, request, hear) {
     if (!this.loaded) throw new RequestError("no bundle is loaded", op, "Load a bundle first");
-    const { result, stats } = await this.ask({ ...request, op }, hear);
+    const { result, stats = this.stats } = await this.ask({ ...request, op }, hear);
     this.stats = stats;
     return result;
   }
@@ -162,6 +162,11 @@ export class Client {
   /** @param {Fields} request prompt | prompt_ids, raw, system, score_ids, width @returns {Promise<any>} */
   score(request, onProgress = (/** @type {Fields} */ _fields) => {}) {
     return this.enqueue("score", () => request, onProgress).done;
+  }
+
+  /** What is held between requests: Python's objects and memory, and on the CPU the kernels' memory. @returns {Promise<any>} */
+  memory() {
+    return this.enqueue("memory", () => ({}), () => {}).done;
   }
 
   /** Ends the running request after the pass that is under way; its promise resolves with what there is. */

@@ -13,7 +13,8 @@ const WHEEL = new URL("../vendor/runtime/specdec_runtime.whl", import.meta.url).
 /**
  * @typedef {{
  *   start: (request: string) => string, send: (readback: string) => string, fail: (error: string) => string,
- *   tokens: (table: string) => string, cancel: () => void, probes: (split: boolean) => string, measured: (times: string) => string, state: Record<string, any>
+ *   tokens: (table: string) => string, cancel: () => void, probes: (split: boolean) => string, measured: (times: string) => string,
+ *   memory: () => {python_objects: number, python_bytes: number}, state: Record<string, any>
  * }} Engine state: what Engine.ready said
  */
 
@@ -26,12 +27,15 @@ async function fetchWheel() {
   return response.arrayBuffer();
 }
 
-/** @returns {Promise<(planText: string, programs: string, policy: string) => any>} the class `Engine` of specdec_runtime.worker */
+/** @typedef {{Engine: (planText: string, programs: string, policy: string) => any, numBytes: () => number}} Booted */
+
+/** @returns {Promise<Booted>} the class `Engine` of specdec_runtime.worker, and how large Python's memory is */
 async function boot() {
   const [{ loadPyodide }, wheel] = await Promise.all([vendored("pyodide/pyodide.mjs"), fetchWheel()]);
   const pyodide = await loadPyodide({ indexURL: PYODIDE });
   pyodide.unpackArchive(wheel, "wheel");
-  return pyodide.runPython("from specdec_runtime.worker import Engine\nEngine");
+  const Engine = pyodide.runPython("from specdec_runtime.worker import Engine\nEngine");
+  return { Engine, numBytes: () => pyodide._module.HEAPU8.byteLength };
 }
 
 /** @param {unknown} thrown @returns {Error} */
@@ -58,11 +62,11 @@ export class PythonHost {
    * @returns {Promise<Engine>}
    */
   async engine(planText, programs, policyText) {
-    const Engine = await this.booted;
+    const { Engine, numBytes } = await this.booted;
     for (const proxy of this.proxies.splice(0)) proxy.destroy(); // the engine of the bundle before
     const made = call(() => Engine(planText, JSON.stringify(programs), policyText), "Engine");
-    const { ready, start, send, fail, tokens, cancel, probes, measured } = made; // kept: each attribute access would make a new proxy
-    this.proxies.push(made, ready, start, send, fail, tokens, cancel, probes, measured);
+    const { ready, start, send, fail, tokens, cancel, probes, measured, num_objects } = made; // kept: each attribute access would make a new proxy
+    this.proxies.push(made, ready, start, send, fail, tokens, cancel, probes, measured, num_objects);
     const state = JSON.parse(call(() => ready(), "Engine.ready"));
     if (state.type === "error") throw errorFromJson(state.error);
     return {
@@ -73,6 +77,7 @@ export class PythonHost {
       cancel: () => call(() => cancel(), "Engine.cancel"),
       probes: (split) => call(() => probes(split), "Engine.probes"),
       measured: (times) => call(() => measured(times), "Engine.measured"),
+      memory: () => ({ python_objects: call(() => num_objects(), "Engine.num_objects"), python_bytes: numBytes() }),
       state,
     };
   }
