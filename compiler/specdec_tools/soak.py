@@ -82,7 +82,8 @@ def bench_soak(args: argparse.Namespace) -> dict[str, Any]:
         raise RequestError(
             f"{args.requests} requests say nothing", "requests", f"Give {MIN_REQUESTS} or more"
         )
-    options = BrowserOptions("wasm", timeout_s=args.timeout, threads=args.threads, extra_flags=FLAGS)
+    # one thread: helpers sleep in WASM and do not answer those who count; they hold nothing of a request
+    options = BrowserOptions("wasm", timeout_s=args.timeout, threads=1, extra_flags=FLAGS)
     report = asyncio.run(_run(args.bundle, args.requests, options, args.drafter, args.tokens))
     if report["grew"]:
         print(table(report) if not args.json else json.dumps(report, indent=2))
@@ -129,7 +130,6 @@ def add_command(commands: Any) -> None:
     soak.add_argument("--requests", type=int, default=10_000)
     soak.add_argument("--tokens", type=int, default=4, help="longest answer")
     soak.add_argument("--drafter", default="ngram", help="off, ngram, model or chain")
-    soak.add_argument("--threads", type=int, help="of wasm; left out: the machine's, up to 4")
     soak.add_argument(
         "--timeout", type=float, default=900.0, help="the most seconds a tenth of the requests may take"
     )
