@@ -48,6 +48,8 @@ CALL_JS = """async ([method, args]) => {
     load: () => [args.url, { ...args.options, onProgress: hear("specdecProgress") }],
     generate: () => [args, (text) => window.specdecText(text), hear("specdecProgress")],
     score: () => [args, hear("specdecProgress")],
+    sessions: () => [],
+    dropSession: () => [args.session],
   };
   try {
     return { value: await window.specdec[method](...listeners[method]()) };
@@ -225,6 +227,12 @@ class PageSession:
 
     async def score(self, request: dict[str, Any]) -> dict[str, Any]:
         return await self.call("score", request)
+
+    async def sessions(self) -> dict[str, Any]:
+        return await self.call("sessions", {})
+
+    async def drop_session(self, name: str) -> dict[str, Any]:
+        return await self.call("dropSession", {"session": name})
 
     async def cancel(self) -> None:
         await self.page.evaluate("window.specdec.cancel()")

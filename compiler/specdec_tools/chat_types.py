@@ -50,6 +50,7 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: Fields  # cached_tokens: those that a session's KV was there for
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ def logprobs_of(content: list[Fields] | None) -> Fields | None:
 
 def usage_of(result: Fields) -> Usage:
     prompt, completion = result["usage"]["prompt_tokens"], result["usage"]["completion_tokens"]
-    return Usage(prompt, completion, prompt + completion)
+    details = {"cached_tokens": result["usage"]["cached_tokens"]}
+    return Usage(prompt, completion, prompt + completion, details)
 
 
 def extras(result: Fields) -> Fields:

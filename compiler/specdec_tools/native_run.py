@@ -24,6 +24,7 @@ from specdec_runtime.decode.programs import ANY
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.score import score
+from specdec_runtime.decode.session import Memory
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import ContractError
 from specdec_runtime.plan import Plan
@@ -70,6 +71,7 @@ class NativeRun:
     ) -> None:
         self.plan, self.text, self.backend, self.load_ms = plan, text, backend, load_ms
         self.schedules = open_schedules(plan, policy_json=policy)
+        self.memory = Memory(plan)  # what requests left on the device
         self._measured = False
 
     @classmethod
@@ -99,6 +101,7 @@ class NativeRun:
     def _schedule(self, name: str, drafter: Drafter, k: int) -> Schedule:
         """The costs of this machine are measured before the first request that asks for them."""
         if name != "fixed" and not drafter.idle and not self._measured:
+            self.memory.forget()  # the measurement writes where it likes
             self.schedules = self.schedules.with_costs(measure(self.plan, self.backend), ANY)
             self._measured = True
         return self.schedules.make(name, k)
@@ -131,7 +134,9 @@ class NativeRun:
         asked = self._asked(request)
         drafter = make_drafter(request["drafter"], self.plan)
         schedule = self._schedule(request.get("schedule", "fixed"), drafter, request["k"])
-        effects = decode(self.plan, asked, drafter, schedule=schedule, tokens=self.text.byte_map)
+        effects = decode(
+            self.plan, asked, drafter, schedule=schedule, tokens=self.text.byte_map, memory=self.memory
+        )
         stream, pieces = self.text.stream(), []
 
         def show(text: str) -> None:
@@ -160,7 +165,7 @@ class NativeRun:
         self, request: dict[str, Any], should_cancel: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
         prompt_ids = self.prompt_ids(request)
-        effects = score(self.plan, prompt_ids, request["score_ids"], request["width"])
+        effects = score(self.plan, prompt_ids, request["score_ids"], request["width"], ANY, self.memory)
         with closing(effects):
             result = drive.run(effects, self.backend, should_cancel=should_cancel)
         return self._finished({"prompt_ids": prompt_ids, **result})

@@ -15,6 +15,9 @@ from specdec_runtime.decode.effects import Emit
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.sampling import PLAIN, Sampling
+from specdec_runtime.decode.sampling_state import Held
+from specdec_runtime.decode.session import Memory
 from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.plan import Plan
@@ -88,6 +91,10 @@ def generate(
     programs: Programs = ANY,
     rounds: int = 1,
     schedule: Schedule | None = None,
+    sampling: Sampling = PLAIN,
+    held: Held | None = None,
+    memory: Memory | None = None,
+    session: str | None = None,
     stop: Sequence[str] = (),
     tokens: TokenBytes | None = None,
     logprobs: int = 0,
@@ -99,8 +106,10 @@ def generate(
     def should_cancel() -> bool:
         return cancel_at is not None and len(backend.submits) - first >= cancel_at
 
-    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds, stop=stop, logprobs=logprobs)
-    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, tokens)
+    request = Request(
+        prompt, max_tokens, k, eos_ids, steps, rounds, sampling, stop=stop, logprobs=logprobs, session=session
+    )
+    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, held, tokens, memory)
     result = drive.run(
         effects,
         backend,
@@ -195,5 +204,5 @@ def recount(run: Run) -> dict[str, int]:
         "num_accepted": accepted,
         "num_evaluated": evaluated,
         "num_target_passes": sum(passes_of(batch) for batch in run.backend.submits),
-        "num_draft_passes": sum(call.startswith("draft.step") for call in calls),
+        "num_draft_passes": sum(call.startswith(("draft.step", "draft.sample")) for call in calls),
     }

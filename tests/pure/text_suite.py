@@ -163,7 +163,7 @@ def check_agreement(case: TextCase, run: Run) -> None:
 def logprob_of(case: TextCase, ids: Sequence[int], at: int) -> dict:
     """By definition: of the tokens before it and of itself, and of nothing else."""
     numbers = flat_tops((*PROMPT, *ids[:at]), ids[at])
-    top = [{"id": int(numbers[1 + 2 * i]), "logprob": numbers[2 + 2 * i]} for i in range(case.logprobs)]
+    top = [{"id": int(numbers[2 + 2 * i]), "logprob": numbers[3 + 2 * i]} for i in range(case.logprobs)]
     return {"id": ids[at], "logprob": numbers[0], "top": top}
 
 
@@ -201,7 +201,9 @@ def suite() -> list[TextCase]:
         (b"\xc3", b"\xa9", b"x", b"\xa9x", b"\xf0\x9f", b"\x98\x80", b"\xff"),
         (3, 1, 2, 5, 6, 7, 1, 4, 5, 3, 1),
     )
-    one_token = TextCase((b"abcd", b"d"), (2, 1, 2), ("abcd", "bc"))  # the text is as if its letters came one by one
+    one_token = TextCase(
+        (b"abcd", b"d"), (2, 1, 2), ("abcd", "bc")
+    )  # the text is as if its letters came one by one
     for way in WAYS:
         cases += [replace(aaab, **way), replace(one_token, **way)]
         cases += [

@@ -39,7 +39,7 @@ test("a whole completion", async () => {
     object: "chat.completion",
     model: "fake",
     choices: [{ index: 0, message: { role: "assistant", content: "abc", refusal: null }, logprobs: null, finish_reason: "length" }],
-    usage: { prompt_tokens: 1, completion_tokens: 3, total_tokens: 4 },
+    usage: { prompt_tokens: 1, completion_tokens: 3, total_tokens: 4, prompt_tokens_details: { cached_tokens: 0 } },
   });
   assert.deepEqual(specdec.token_ids, [0, 1, 2]);
   const again = await create({ max_tokens: 1, messages: [...messages, done.choices[0].message, ...messages] }); // its message can be sent back
@@ -52,7 +52,9 @@ test("a stream: role, deltas, the end, usage", async () => {
   assert.deepEqual(chunks.map(({ choices }) => choices), [
     choice({ role: "assistant", content: "" }), choice({ content: "a" }), choice({ content: "b" }), choice({}, "length"), [],
   ]);
-  assert.deepEqual(chunks.map(({ usage }) => usage), [null, null, null, null, { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3 }]);
+  assert.deepEqual(chunks.map(({ usage }) => usage), [
+    null, null, null, null, { prompt_tokens: 1, completion_tokens: 2, total_tokens: 3, prompt_tokens_details: { cached_tokens: 0 } },
+  ]);
   assert.deepEqual(chunks[1].specdec, { ids: [0], pieces: ["a"], num_drafted: 0, num_accepted: 0 });
   assert.deepEqual(chunks[3].specdec.token_ids, [0, 1]);
   assert.equal(new Set(chunks.map(({ id, created, model, object }) => [id, created, model, object].join())).size, 1);

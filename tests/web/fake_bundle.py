@@ -49,6 +49,7 @@ KERNELS = {  # name -> (entry in WGSL, arguments as (name, access))
     "feedback": ("feedback", ("args rw", "tokens rw", "out r")),
     "accept": ("accept", ("target.args rw", "target.out r", "tokens rw", "draft.args rw")),
     "score": ("score", ("args r", "logits r", "score_ids r", "score w")),
+    "logprobs": ("logprobs", ("args r", "logits r", "out r", "top w")),
 }
 EXPORTS = (*KERNELS, "__heap_base", "__stack_pointer")
 MAX_MEMORY = "-Wl,--max-memory=4294901760"  # without it the module is one thread's
@@ -180,7 +181,8 @@ def _programs(builder: _TargetBuilder, models: tuple[Model, ...]) -> tuple[Progr
                 continue
             for kind in ("verify", "sample"):
                 programs.append(builder.program("target", kind, width, ("verify", "feedback"), f"_{width}"))
-            programs.append(builder.program("target", "score", width, ("score",), f"_{width}"))
+            for kind in ("score", "logprobs"):
+                programs.append(builder.program("target", kind, width, (kind,), f"_{width}"))
         if model.role == "draft":
             programs.append(builder.program("draft", "accept", 8, ("accept",)))
     return tuple(programs)

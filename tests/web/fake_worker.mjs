@@ -59,7 +59,7 @@ class FakeWorker {
       this.say(id, "text", { text: letter, pieces: [letter], ids: [i], num_drafted: 0, num_accepted: 0, ...told });
     }
     const ids = Array.from(text, (_, i) => i);
-    const usage = { prompt_tokens: messages.length, completion_tokens: text.length };
+    const usage = { prompt_tokens: messages.length, completion_tokens: text.length, cached_tokens: 0 };
     const finish_reason = this.cancelled ? "cancelled" : "length";
     return { result: { result: { prompt_ids: [1], token_ids: ids, text, usage, finish_reason, ...DONE }, stats: {} } };
   }

@@ -108,6 +108,7 @@ def test_a_whole_completion(client: Client) -> None:
             "prompt_tokens": len(extra["prompt_ids"]),
             "completion_tokens": 12,
             "total_tokens": len(extra["prompt_ids"]) + 12,
+            "prompt_tokens_details": {"cached_tokens": 0},
         },
     }
     for drafter in ("ngram", "model", "chain"):  # the answer is the same whatever drafts

@@ -8,6 +8,8 @@ import { Answer, Log, element, hideFault, offer, showFault, showLoaded, showProg
 
 /** @typedef {import("./conversation.js").Message} Message */
 
+const SESSION = "page"; // what a chat, or the one before it, begins with is not read again
+
 const client = new Client();
 const log = new Log();
 const query = new URLSearchParams(location.search);
@@ -71,7 +73,7 @@ function continued(prompt, { cycle, reading }) {
 
 /** @param {Message[]} messages @param {Listener} hear @returns {Promise<any>} */
 async function answered(messages, { cycle, reading }) {
-  const body = { messages, ...settings(), stream: true, stream_options: { include_usage: true } };
+  const body = { messages, ...settings(), session: SESSION, stream: true, stream_options: { include_usage: true } };
   const stream = await client.chat.completions.create(body, { onProgress: reading });
   running = stream;
   let result = {};

@@ -123,10 +123,15 @@ export class Client {
     return loaded;
   }
 
+  /** @param {Fields} message @param {(fields: Fields) => void} [hear] @returns {Promise<any>} */
+  async askLoaded(message, hear = () => {}) {
+    if (!this.loaded) throw new RequestError("no bundle is loaded", message.op, "Load a bundle first");
+    return this.ask(message, hear);
+  }
+
   /** @param {string} op @param {Fields} request @param {(fields: Fields) => void} hear @returns {Promise<any>} */
   async run(op, request, hear) {
-    if (!this.loaded) throw new RequestError("no bundle is loaded", op, "Load a bundle first");
-    const { result, stats = this.stats } = await this.ask({ ...request, op }, hear);
+    const { result, stats } = await this.askLoaded({ ...request, op }, hear);
     this.stats = stats;
     return result;
   }
@@ -166,7 +171,17 @@ export class Client {
 
   /** What is held between requests: Python's objects and memory, and on the CPU the kernels' memory. @returns {Promise<any>} */
   memory() {
-    return this.enqueue("memory", () => ({}), () => {}).done;
+    return this.queue.add(() => this.askLoaded({ op: "memory" })).done;
+  }
+
+  /** What the device keeps of conversations: {sessions: [{name, tokens, pages}], pages, num_evicted} @returns {Promise<any>} */
+  sessions() {
+    return this.queue.add(() => this.askLoaded({ op: "sessions" })).done;
+  }
+
+  /** Gives a conversation's pages back. @param {string} session @returns {Promise<boolean>} false: there was none of that name */
+  dropSession(session) {
+    return this.queue.add(() => this.askLoaded({ op: "drop", session })).done;
   }
 
   /** Ends the running request after the pass that is under way; its promise resolves with what there is. */

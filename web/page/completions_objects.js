@@ -13,8 +13,9 @@ export function newHead() {
 }
 
 /** @param {Fields} usage @returns {Fields} */
-export function usageOf({ prompt_tokens, completion_tokens }) {
-  return { prompt_tokens, completion_tokens, total_tokens: prompt_tokens + completion_tokens };
+export function usageOf({ prompt_tokens, completion_tokens, cached_tokens }) {
+  const total_tokens = prompt_tokens + completion_tokens;
+  return { prompt_tokens, completion_tokens, total_tokens, prompt_tokens_details: { cached_tokens } };
 }
 
 /** What a result says beyond OpenAI's fields. @param {Fields} result @returns {Fields} */

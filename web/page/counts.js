@@ -66,10 +66,11 @@ function scheduleText({ name, choices }) {
 /** @param {any} result @returns {string} */
 export function summary({ usage, speculation, timing_ms: ms, finish_reason: reason }) {
   const speed = ms.decode > 0 ? (1000 * usage.completion_tokens) / ms.decode : 0;
+  const kept = usage.cached_tokens ?? usage.prompt_tokens_details?.cached_tokens;
   const parts = [
     `${usage.completion_tokens} tokens at ${speed.toFixed(1)} a second`,
     `${speculation.num_accepted} of ${speculation.num_drafted} drafts accepted`,
-    `prompt of ${usage.prompt_tokens} read in ${duration(ms.prefill)}`,
+    `prompt of ${usage.prompt_tokens}${kept ? ` (${kept} kept)` : ""} read in ${duration(ms.prefill)}`,
   ];
   if (speculation.mode !== "greedy") parts.push(`drawn, ${speculation.mode}`);
   if (speculation.drafter !== "off") parts.push(scheduleText(speculation.schedule));

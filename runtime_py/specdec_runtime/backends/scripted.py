@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
+from specdec_runtime.backends.scripted_sampling import logits_of, sampled_id
 from specdec_runtime.decode.effects import KINDS, Readback, Submit
-from specdec_runtime.decode.logprobs import ROW, TOP
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import OUT_ROWS, Model, Plan, host_tensors, program_widths
+from specdec_runtime.plan.schema import OUT_ROWS, TOP_FIELDS, Model, Plan, host_tensors, program_widths
 
 NextId = Callable[[tuple[int, ...]], int]  # tokens of positions 0..p -> id for position p + 1
 Scores = Callable[
@@ -32,7 +32,7 @@ Stats = Callable[
 
 Tops = Callable[
     [tuple[int, ...], int], list[float]
-]  # tokens so far and the id after them -> its logprob, then the likeliest ids, each with its own
+]  # tokens so far and the id after them -> its logprob, 0, then the likeliest ids, each with its own
 
 POISON = -1  # what nobody wrote
 
@@ -58,7 +58,7 @@ def flat_tops(prefix: tuple[int, ...], token_id: int) -> list[float]:
     """Log-probabilities that depend on both arguments and on nothing else."""
     mix = hash(prefix) % 1000
     likeliest = [number for i in range(5) for number in (float((token_id + i) % 7), -(mix + i) / 100.0)]
-    return [-hash((prefix, token_id)) % 1000 / -100.0, *likeliest, 0.0]
+    return [-hash((prefix, token_id)) % 1000 / -100.0, 0.0, *likeliest]
 
 
 @dataclass
@@ -215,11 +215,19 @@ class ScriptedBackend:
             finite = (number, program, row) not in script.not_finite
             finite &= (number, step) not in script.not_finite_calls
             at = 2 * (first + row)
-            lane.tensor("out")[at : at + 2] = [lane.next_id(prefix) if finite else 0, int(finite)]
+            chosen = self._choose(lane, operation, prefix) if finite else None
+            lane.tensor("out")[at : at + 2] = [chosen or 0, int(chosen is not None)]
             if operation.startswith("measure"):
                 lane.tensor("stats")[at : at + 2] = self._stats(prefix) if finite else (nan, nan)
         if lane.tensor("args")[2]:
             self._feed_back(lane, start + num_rows, first + num_rows)
+
+    def _choose(self, lane: _Lane, operation: str, prefix: tuple[int, ...]) -> int | None:
+        """The id after this prefix; None where there is none to choose."""
+        if not operation.startswith("sample"):
+            return lane.next_id(prefix)
+        logits = logits_of(lane.next_id, prefix, lane.model.vocab_size)
+        return sampled_id(logits, len(prefix), self.tensors)
 
     def _feed_back(self, lane: _Lane, position: int, next_row: int) -> None:
         """The last row's id becomes the next token; the next pass starts there, and in the next row of out."""
@@ -253,8 +261,8 @@ class ScriptedBackend:
             raise ContractError("no pass of so many rows came before", "target.logprobs")
         for row, prefix in enumerate(lane.prefixes, lane.first):
             token_id, is_finite = lane.tensor("out")[2 * row : 2 * row + 2]
-            numbers = self._tops(prefix, token_id) if is_finite else [nan] * ROW
-            self.tensors[TOP][ROW * row : ROW * (row + 1)] = numbers
+            numbers = self._tops(prefix, token_id) if is_finite else [nan] * TOP_FIELDS
+            self.tensors["target.top"][TOP_FIELDS * row : TOP_FIELDS * (row + 1)] = numbers
 
     def _score(self, lane: _Lane, width: int) -> None:
         _, num_rows = lane.rows(width)

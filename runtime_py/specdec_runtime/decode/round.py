@@ -1,8 +1,9 @@
 """The round: propose -> verify -> commit -> roll back, until the answer ends. The file to read first.
 
 `decode` is a generator without I/O. It yields effects (effects.py) and is sent a `Readback` for every
-`Submit`. The same code runs under a scripted table, natively, and in the browser. Promise (greedy): the
-committed ids are the ones the target alone would give, whatever the drafter, k, or drafter faults.
+`Submit`. The same code runs under a scripted table, natively, and in the browser. Promise (greedy, coupled): the
+committed ids are the ones the target alone would give, whatever the drafter, k, or drafter faults. Above temperature 0
+the target's rows hold sampled ids, and the draft model draws with the same noise: the rule stays equality.
 Invariants: a round is ONE target pass over the last committed token and the drafts, and commits at least one
 token unless its first row was not finite; the target's KV is one short of the committed tokens after every
 submit, because the last token is row 0 of the next pass. A submit holds one round, or several: the device then
@@ -33,6 +34,8 @@ from specdec_runtime.decode.logprobs import rows_of
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
+from specdec_runtime.decode.sampling_state import Held
+from specdec_runtime.decode.session import Memory
 from specdec_runtime.decode.state import Generation
 from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.decode.verify import Verdict, accept_greedy
@@ -46,18 +49,29 @@ def decode(
     drafter: Drafter,
     programs: Programs = ANY,
     schedule: Schedule | None = None,
+    held: Held | None = None,
     tokens: TokenBytes | None = None,
+    memory: Memory | None = None,
 ) -> Effects:
     """Serve one request. A bad one is refused here, before the first effect. Without a schedule k is fixed.
 
-    tokens: what each token shows; of need where stop strings are asked for.
+    held: what earlier requests left on the device of their sampling, where it is not the memory's. tokens: what each token shows;
+    of need where stop strings are asked for. memory: what the device keeps between requests, made for the same plan and programs;
+    without it nothing is kept.
     """
     check_request(plan, request)
-    return _decode(Generation(plan, request, drafter, programs, schedule, tokens))
+    memory = memory or Memory(plan, programs)
+    return memory.serve(
+        request.session,
+        request.prompt_ids,
+        lambda lease: _decode(
+            Generation(plan, request, drafter, programs, schedule, lease, held or memory.held, tokens)
+        ),
+    )
 
 
 def _decode(run: Generation) -> Effects:
-    run.drafter.begin(run.sequence)
+    run.drafter.begin(run.sequence, run.draft_kind, run.lease.draft)
     try:
         if run.finish_reason is None:
             yield from _prefill(run)

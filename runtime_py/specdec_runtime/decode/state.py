@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, Fixed, Schedule, View
 from specdec_runtime.decode.commit import Limits
 from specdec_runtime.decode.effects import Read, Readback, Submit
@@ -16,7 +15,8 @@ from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
 from specdec_runtime.decode.logprobs import top_read
 from specdec_runtime.decode.programs import Programs, is_pass
 from specdec_runtime.decode.request import Request
-from specdec_runtime.decode.sequence import Sequence
+from specdec_runtime.decode.sampling_state import Held, SamplingState
+from specdec_runtime.decode.session import Lease
 from specdec_runtime.decode.text import StopText, TokenBytes
 from specdec_runtime.faults import ContractError
 from specdec_runtime.plan.schema import Plan
@@ -31,19 +31,26 @@ class Generation:
         request: Request,
         drafter: Drafter,
         programs: Programs,
-        schedule: Schedule | None = None,
+        schedule: Schedule | None,
+        lease: Lease,
+        held: Held,
         tokens: TokenBytes | None = None,
     ) -> None:
-        model = plan.target_model
-        self.sequence = Sequence(request.prompt_ids)
-        self.target = ModelCache(model, programs.feeding(model))
+        model, sampling = plan.target_model, request.sampling
+        self.lease = lease
+        self.sequence = lease.sequence
+        self.target = lease.target
         self.drafter = drafter
         self.vocab_size = model.vocab_size
         eos_ids = plan.text.eos_ids if request.eos_ids is None else request.eos_ids
         max_len = min(len(self.sequence) + request.max_tokens, model.max_context)
         self.limits = Limits(frozenset(eos_ids), max_len, _stop_text(request, tokens), request.logprobs)
-        self._sampling = request.sampling
         self._logprobs: list[dict[str, Any]] = []
+        self.draft_kind = "step" if sampling.kind == "verify" else "sample"
+        self._kind, self._promise = sampling.kind, sampling.promise
+        self._seed = sampling.seed if sampling.temperature > 0 else None
+        columns = model.padded_vocab
+        self._sampling = SamplingState(sampling, len(self.sequence), eos_ids, columns, held or Held())
         self.finish_reason: str | None = "length" if request.max_tokens == 0 else None
         self.must_be_plain = False  # the last row was not finite: the next cycle is its one plain retry
         self._programs = programs
@@ -121,7 +128,7 @@ class Generation:
     def steps_submit(self, steps: int) -> Submit:
         """Plain steps in one submit: each writes its id to `tokens`, where the next one reads it, and its row to `out`."""
         writes = self.sequence.token_writes(len(self.sequence))
-        writes += self.target.feed(1, steps - 1, feedback=1)
+        writes += self.target.feed(1, steps - 1, feedback=1) + self._sampling.writes()
         return Submit("verify", writes, self._pass(1) * steps, self._pass_reads(steps))
 
     def verify_submit(self, proposal: Proposal | None) -> Submit:
@@ -129,7 +136,7 @@ class Generation:
         read is where the device stands at the last one."""
         num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
         writes = self.sequence.token_writes(len(self.sequence), proposal.ids if proposal else ())
-        writes += self.target.feed(num_rows, (rounds - 1) * num_rows)
+        writes += self.target.feed(num_rows, (rounds - 1) * num_rows) + self._sampling.writes()
         verify, out = self._pass(num_rows), self._pass_reads(num_rows * rounds)
         if not proposal or not proposal.calls:
             return Submit("verify", writes, verify, out)
@@ -140,7 +147,9 @@ class Generation:
     def _pass(self, num_rows: int) -> list[str]:
         """The calls of one pass of the target."""
         width = self._programs.width(self.target.model, num_rows)
-        return [f"target.verify_{width}"] + ([f"target.logprobs_{width}"] if self.limits.logprobs else [])
+        return [f"target.{self._kind}_{width}"] + (
+            [f"target.logprobs_{width}"] if self.limits.logprobs else []
+        )
 
     def _pass_reads(self, num_rows: int) -> list[Read]:
         """What the passes of a submit, num_rows in all, left to read: `out` first."""
@@ -154,8 +163,9 @@ class Generation:
         """That submit succeeded: the device has the committed ids and the KV of every row, of num_rows at most."""
         self.sequence.landed(len(self.sequence))
         self.target.landed(num_rows)
+        self._sampling.landed()
         self._counts["num_target_passes"] += sum(map(is_pass, batch.calls))
-        self._counts["num_draft_passes"] += sum(call.startswith("draft.step") for call in batch.calls)
+        self._counts["num_draft_passes"] += sum(call.startswith(STEPS) for call in batch.calls)
 
     def settle(self, outcomes: list[Outcome]) -> None:
         """After a submit's commits: roll the target back to committed - 1 and count."""
@@ -184,11 +194,15 @@ class Generation:
             **({"text": text.finish()} if text else {}),
             "finish_reason": self.finish_reason,
             "stop": text.stop if text else None,
-            "seed": self._sampling.seed if self._sampling.temperature > 0 else None,
+            "seed": self._seed,
             "logprobs": self._logprobs if self.limits.logprobs else None,
-            "usage": {"prompt_tokens": sequence.prompt_len, "completion_tokens": len(token_ids)},
+            "usage": {
+                "prompt_tokens": sequence.prompt_len,
+                "completion_tokens": len(token_ids),
+                "cached_tokens": self.lease.num_cached,
+            },
             "speculation": {
-                "mode": self._sampling.promise,
+                "mode": self._promise,
                 "drafter": self.drafter.name,
                 "plain_steps": self._steps,
                 "rounds": self._rounds,
@@ -213,6 +227,7 @@ def _stop_text(request: Request, tokens: TokenBytes | None) -> StopText | None:
     return StopText(request.stop, tokens)
 
 
+STEPS = ("draft.step_", "draft.sample_")  # programs that make a draft, in a submit with the target's
 _COUNTS = (
     "num_cycles",
     "num_drafted",
