@@ -58,6 +58,8 @@ function ready() {
 /** @param {Message} request @returns {Record<string, any>} the options that are given, texts as ids, with a seed drawn where there is none */
 function optionsOf(request) {
   const given = Object.fromEntries(OPTIONS.map((name) => [name, request[name] ?? undefined]));
+  const large = OPTIONS.find((name) => typeof given[name] === "bigint");
+  if (large) throw new RequestError(`${large} is a BigInt`, large, "Give a number");
   const [high, low] = crypto.getRandomValues(new Uint32Array(2));
   given.seed ??= (high % 2 ** 21) * 2 ** 32 + low; // 53 bits: JSON has numbers of so many
   if (given.bad_words) given.bad_words = ready().text.bannedIds(given.bad_words);
