@@ -1,7 +1,7 @@
 // The worker: hears the page's messages and answers each with progress, text, and one result or error.
 //
-// A message in: {id, op: "load" | "generate" | "score" | "sessions" | "drop" | "cancel", ...}. Messages out: {id, kind: "progress" | "text"
-// | "result" | "error", ...}. Invariants: every message but cancel is answered by exactly one result or error; one
+// A message in: {id, op: "load" | "generate" | "score" | "sessions" | "drop" | "memory" | "cancel", ...}. Messages out: {id, kind: "progress"
+// | "text" | "result" | "error", ...}. Invariants: every message but cancel is answered by exactly one result or error; one
 // request runs at a time; nothing here waits without a time limit.
 
 import { RequestError, asSpecdecError, errorFromJson } from "./executor/faults.js";
@@ -58,6 +58,8 @@ function ready() {
 /** @param {Message} request @returns {Record<string, any>} the options that are given, texts as ids, with a seed drawn where there is none */
 function optionsOf(request) {
   const given = Object.fromEntries(OPTIONS.map((name) => [name, request[name] ?? undefined]));
+  const large = OPTIONS.find((name) => typeof given[name] === "bigint");
+  if (large) throw new RequestError(`${large} is a BigInt`, large, "Give a number");
   const [high, low] = crypto.getRandomValues(new Uint32Array(2));
   given.seed ??= (high % 2 ** 21) * 2 ** 32 + low; // 53 bits: JSON has numbers of so many
   if (given.bad_words) given.bad_words = ready().text.bannedIds(given.bad_words);
@@ -121,6 +123,12 @@ async function score(request, say) {
   return { result: { prompt_ids, ...result, timing_ms, device: executor.info }, stats: clock.stats };
 }
 
+/** What is held between requests, garbage collected in Python. */
+async function memory() {
+  const { engine, executor } = ready();
+  return { ...engine.memory(), wasm_bytes: executor.memoryBytes ?? null };
+}
+
 async function sessions() {
   return ready().engine.sessions();
 }
@@ -131,7 +139,7 @@ async function drop({ session }) {
 }
 
 /** @type {Record<string, (message: Message, say: Say) => Promise<any>>} */
-const OPERATIONS = { load, generate, score, sessions, drop };
+const OPERATIONS = { load, generate, score, sessions, drop, memory };
 
 /** @param {Message} message @param {Say} say */
 async function answer(message, say) {

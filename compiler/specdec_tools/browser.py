@@ -205,10 +205,12 @@ class PageSession:
                 f"the browser failed: {error.message.splitlines()[0]}", what, "Try again"
             ) from None
 
+    async def wait(self, work: Any, what: str) -> Any:
+        """The result of a wait that may take as long as a request."""
+        return await self._within(work, self.options.timeout_s, what)
+
     async def call(self, method: str, args: dict[str, Any]) -> dict[str, Any]:
-        answer = await self._within(
-            self.page.evaluate(CALL_JS, [method, args]), self.options.timeout_s, method
-        )
+        answer = await self.wait(self.page.evaluate(CALL_JS, [method, args]), method)
         if "error" in answer:
             raise error_from_json(answer["error"])
         return answer["value"]

@@ -179,7 +179,7 @@ def _programs(builder: _TargetBuilder, models: tuple[Model, ...]) -> tuple[Progr
                 measured = ("step", "measure", "feedback")
                 programs.append(builder.program("draft", "measure", width, measured, f"_{width}"))
                 continue
-            for kind in ("verify", "sample"):
+            for kind in ("verify", "sample", "filter"):
                 programs.append(builder.program("target", kind, width, ("verify", "feedback"), f"_{width}"))
             for kind in ("score", "logprobs"):
                 programs.append(builder.program("target", kind, width, (kind,), f"_{width}"))

@@ -169,6 +169,11 @@ export class Client {
     return this.enqueue("score", () => request, onProgress).done;
   }
 
+  /** What is held between requests: Python's objects and memory, and on the CPU the kernels' memory. @returns {Promise<any>} */
+  memory() {
+    return this.queue.add(() => this.askLoaded({ op: "memory" })).done;
+  }
+
   /** What the device keeps of conversations: {sessions: [{name, tokens, pages}], pages, num_evicted} @returns {Promise<any>} */
   sessions() {
     return this.queue.add(() => this.askLoaded({ op: "sessions" })).done;

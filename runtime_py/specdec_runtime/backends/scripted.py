@@ -146,7 +146,6 @@ class ScriptedBackend:
         functions = {"target": target, "draft": draft or target}
         self._lanes = {m.role: _Lane(m, functions[m.role], self.tensors) for m in plan.models}
         self._widths = {name: width for model in plan.models for name, width in program_widths(model).items()}
-        self._widths |= {f"target.logprobs_{width}": width for width in plan.target_model.widths}
         self._script = script or Script()
         self._scores = scores
         self._stats = stats

@@ -14,7 +14,7 @@ judged and committed here, round by round. Where nothing ever drafts, a submit m
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, cast
+from typing import cast
 
 from specdec_runtime.decode.choice import ANY as ANY_DRAFTER
 from specdec_runtime.decode.choice import MODEL, Choice, Schedule, Stepwise, stepwise
@@ -27,10 +27,11 @@ from specdec_runtime.decode.effects import (
     Finish,
     Progress,
     Readback,
+    Submit,
     check_readback,
 )
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal, Steps, StepwiseDrafter
-from specdec_runtime.decode.logprobs import rows_of
+from specdec_runtime.decode.logprobs import TOP, rows_of
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
@@ -166,7 +167,7 @@ def _verify(
     check_readback(batch, readback)
     run.took(readback)
     num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
-    judged = _judge(run, proposal, readback)
+    judged = _with_tops(batch, readback, _judge(proposal, readback), num_rows)
     if rounds > 1:
         _check_start(run, judged[: rounds - 1], num_rows, readback.values[-1][0])
     run.passed(batch, num_rows * rounds)
@@ -182,31 +183,34 @@ def _plain_steps(run: Generation, steps: int) -> Generator[Effect, Readback, lis
     run.passed(batch, steps)
     out = readback.values[0]
     drafted = out[0:-2:2]
-    return [(drafted, _with_tops(run, accept_greedy(drafted, out), readback.values[1:], 0, steps))]
+    return _with_tops(batch, readback, [(drafted, accept_greedy(drafted, out))], steps)
 
 
-def _with_tops(
-    run: Generation, verdict: Verdict, after_out: list[list[Any]], first: int, count: int
-) -> Verdict:
-    """The verdict of `count` rows from row `first` on, with their log-probabilities where those were asked for."""
-    return verdict._replace(tops=rows_of(after_out[0], first, count)) if run.limits.logprobs else verdict
-
-
-def _judge(run: Generation, proposal: Proposal | None, readback: Readback) -> list[Judged]:
+def _judge(proposal: Proposal | None, readback: Readback) -> list[Judged]:
     """Each round by its own rows of `out`, up to one that is undecided (the device stopped there) or lacks drafts."""
     if proposal is None:
-        return [([], _with_tops(run, accept_greedy([], readback.values[0]), readback.values[1:], 0, 1))]
-    num_reads, num_rows = len(proposal.reads), 1 + proposal.num_drafted
+        return [([], accept_greedy([], readback.values[0]))]
+    num_reads, num_numbers = len(proposal.reads), 2 * (1 + proposal.num_drafted)
     judged: list[Judged] = []
     for number in range(proposal.rounds):
         ids = list(proposal.ids) or proposal.source.drafted(readback.values[:num_reads], number)
-        first = number * num_rows
-        out = readback.values[num_reads][2 * first : 2 * (first + num_rows)]
-        after_out = readback.values[num_reads + 1 :]
-        judged.append((ids, _with_tops(run, accept_greedy(ids, out), after_out, first, num_rows)))
+        out = readback.values[num_reads][number * num_numbers : (number + 1) * num_numbers]
+        judged.append((ids, accept_greedy(ids, out)))
         if judged[-1][1].next_id is None or len(ids) < proposal.num_drafted:
             break
     return judged
+
+
+def _with_tops(batch: Submit, readback: Readback, judged: list[Judged], num_rows: int) -> list[Judged]:
+    """The rounds, of num_rows rows each, with the log-probabilities of those where they were read."""
+    reads = [name for name, _, _ in batch.reads]
+    if TOP not in reads:
+        return judged
+    tops = readback.values[reads.index(TOP)]
+    return [
+        (ids, verdict._replace(tops=rows_of(tops, number * num_rows, num_rows)))
+        for number, (ids, verdict) in enumerate(judged)
+    ]
 
 
 def _check_start(run: Generation, judged: list[Judged], num_rows: int, start: int) -> None:
