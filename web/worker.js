@@ -1,7 +1,7 @@
 // The worker: hears the page's messages and answers each with progress, text, and one result or error.
 //
-// A message in: {id, op: "load" | "generate" | "score" | "cancel", ...}. Messages out: {id, kind: "progress" | "text"
-// | "result" | "error", ...}. Invariants: every message but cancel is answered by exactly one result or error; one
+// A message in: {id, op: "load" | "generate" | "score" | "sessions" | "drop" | "memory" | "cancel", ...}. Messages out: {id, kind: "progress"
+// | "text" | "result" | "error", ...}. Invariants: every message but cancel is answered by exactly one result or error; one
 // request runs at a time; nothing here waits without a time limit.
 
 import { RequestError, asSpecdecError, errorFromJson } from "./executor/faults.js";
@@ -10,10 +10,11 @@ import { loadBundle } from "./worker/load.js";
 import { Pump } from "./worker/pump.js";
 import { PythonHost } from "./worker/python.js";
 
-// What says how tokens are chosen and where the answer ends; Python judges the values (specdec_runtime/decode/options.py).
+// What says how tokens are chosen, where the answer ends, and whose KV it may reuse; Python judges the values (specdec_runtime/decode/options.py).
 const OPTIONS = [
   "temperature", "mode", "seed", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty",
   "logit_bias", "bad_words", "allowed_ids", "min_tokens", "stop", "ignore_eos", "logprobs",
+  "session",
 ];
 const GENERATE_DEFAULTS = { max_tokens: 256, drafter: "ngram", k: 4, schedule: "fixed" };
 
@@ -92,7 +93,8 @@ async function generate(request, say) {
   const onEmit = (/** @type {import("./worker/pump.js").Emit} */ emit) => {
     const pieces = emit.pieces ?? emit.ids.map((id) => stream.push(id));
     told += pieces.join("");
-    say("text", { text: pieces.join(""), ...emit, pieces });
+    const shown = emit.logprobs && { token_bytes: text.shown(emit.logprobs) };
+    say("text", { text: pieces.join(""), ...emit, ...shown, pieces });
   };
   const onProgress = (/** @type {number} */ done, /** @type {number} */ total) => {
     say("progress", { stage: "prefill", done, total });
@@ -121,14 +123,29 @@ async function score(request, say) {
   return { result: { prompt_ids, ...result, timing_ms, device: executor.info }, stats: clock.stats };
 }
 
+/** What is held between requests, garbage collected in Python. */
+async function memory() {
+  const { engine, executor } = ready();
+  return { ...engine.memory(), wasm_bytes: executor.memoryBytes ?? null };
+}
+
+async function sessions() {
+  return ready().engine.sessions();
+}
+
+/** @param {Message} request @returns {Promise<boolean>} was there one of that name? */
+async function drop({ session }) {
+  return ready().engine.dropSession(session);
+}
+
 /** @type {Record<string, (message: Message, say: Say) => Promise<any>>} */
-const OPERATIONS = { load, generate, score };
+const OPERATIONS = { load, generate, score, sessions, drop, memory };
 
 /** @param {Message} message @param {Say} say */
 async function answer(message, say) {
   const operation = OPERATIONS[message.op];
   try {
-    if (!operation) throw new RequestError(`unknown operation "${message.op}"`, "worker", "Use load, generate or score");
+    if (!operation) throw new RequestError(`unknown operation "${message.op}"`, "worker", `Use ${Object.keys(OPERATIONS).join(", ")}`);
     if (busy) throw new RequestError("another request is running", message.op, "Wait for it, or cancel it");
     busy = true;
     cancelled = false;

@@ -1,7 +1,8 @@
 """specdec-bench: speeds of this machine, measured on real bundles, as a table and as JSON.
 
 `specdec-bench model BUNDLE|SHAPE`, `kernels` and `pack` measure GPU kernels and passes (bench_gpu.py, bench_kernels.py), `peers` and
-`peers-gpu` other runtimes; `strata` the drafters on the preregistered prompts (strata_cli.py).
+`peers-gpu` other runtimes; `strata` the drafters on the preregistered prompts (strata_cli.py);
+`soak` memory over many requests (soak.py).
 `specdec-bench run BUNDLE` decodes the same prompts on each backend with each drafter, interleaved round by round, and reports medians:
 tokens a second, prefill, the split of a cycle into draft, verify and other, and Python's share of it in the browser.
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from specdec_runtime.faults import RequestError, SpecdecError, error_json, exit_code
 
-from . import bench_gpu, bench_kernels, schedule_sim, strata_cli, strata_tables
+from . import bench_gpu, bench_kernels, schedule_sim, soak, strata_cli, strata_tables
 from .bench_gpu import bench_model, pack
 from .bench_gpu import table as gpu_table
 from .bench_rows import bench_rows
@@ -263,6 +264,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     peers_cli.add_commands(commands)
     strata_cli.add_command(commands)
+    soak.add_command(commands)
     for command in commands.choices.values():
         if command.get_default("charts"):
             command.add_argument("--plot", type=svg_path, metavar="FILE.svg", help="also draw the report")

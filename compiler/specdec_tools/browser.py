@@ -48,6 +48,8 @@ CALL_JS = """async ([method, args]) => {
     load: () => [args.url, { ...args.options, onProgress: hear("specdecProgress") }],
     generate: () => [args, (text) => window.specdecText(text), hear("specdecProgress")],
     score: () => [args, hear("specdecProgress")],
+    sessions: () => [],
+    dropSession: () => [args.session],
   };
   try {
     return { value: await window.specdec[method](...listeners[method]()) };
@@ -203,10 +205,12 @@ class PageSession:
                 f"the browser failed: {error.message.splitlines()[0]}", what, "Try again"
             ) from None
 
+    async def wait(self, work: Any, what: str) -> Any:
+        """The result of a wait that may take as long as a request."""
+        return await self._within(work, self.options.timeout_s, what)
+
     async def call(self, method: str, args: dict[str, Any]) -> dict[str, Any]:
-        answer = await self._within(
-            self.page.evaluate(CALL_JS, [method, args]), self.options.timeout_s, method
-        )
+        answer = await self.wait(self.page.evaluate(CALL_JS, [method, args]), method)
         if "error" in answer:
             raise error_from_json(answer["error"])
         return answer["value"]
@@ -223,6 +227,12 @@ class PageSession:
 
     async def score(self, request: dict[str, Any]) -> dict[str, Any]:
         return await self.call("score", request)
+
+    async def sessions(self) -> dict[str, Any]:
+        return await self.call("sessions", {})
+
+    async def drop_session(self, name: str) -> dict[str, Any]:
+        return await self.call("dropSession", {"session": name})
 
     async def cancel(self) -> None:
         await self.page.evaluate("window.specdec.cancel()")

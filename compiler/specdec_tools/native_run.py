@@ -23,8 +23,8 @@ from specdec_runtime.decode.options import MAX_SEED, OPTIONS, read_request
 from specdec_runtime.decode.programs import ANY
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
-from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.score import score
+from specdec_runtime.decode.session import Memory
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import ContractError
 from specdec_runtime.plan import Plan
@@ -71,7 +71,7 @@ class NativeRun:
     ) -> None:
         self.plan, self.text, self.backend, self.load_ms = plan, text, backend, load_ms
         self.schedules = open_schedules(plan, policy_json=policy)
-        self._held = Held()  # what requests left on the device
+        self.memory = Memory(plan)  # what requests left on the device
         self._measured = False
 
     @classmethod
@@ -93,12 +93,15 @@ class NativeRun:
     def prompt_ids(self, request: dict[str, Any]) -> list[int]:
         if "prompt_ids" in request:
             return list(request["prompt_ids"])
+        if "messages" in request:
+            return self.text.chat_ids(request["messages"], request.get("system"))
         raw, system = bool(request.get("raw")), request.get("system")
         return self.text.prompt_ids(request["prompt"], raw=raw, system=system)
 
     def _schedule(self, name: str, drafter: Drafter, k: int) -> Schedule:
         """The costs of this machine are measured before the first request that asks for them."""
         if name != "fixed" and not drafter.idle and not self._measured:
+            self.memory.forget()  # the measurement writes where it likes
             self.schedules = self.schedules.with_costs(measure(self.plan, self.backend), ANY)
             self._measured = True
         return self.schedules.make(name, k)
@@ -132,7 +135,7 @@ class NativeRun:
         drafter = make_drafter(request["drafter"], self.plan)
         schedule = self._schedule(request.get("schedule", "fixed"), drafter, request["k"])
         effects = decode(
-            self.plan, asked, drafter, schedule=schedule, held=self._held, tokens=self.text.byte_map
+            self.plan, asked, drafter, schedule=schedule, tokens=self.text.byte_map, memory=self.memory
         )
         stream, pieces = self.text.stream(), []
 
@@ -162,7 +165,7 @@ class NativeRun:
         self, request: dict[str, Any], should_cancel: Callable[[], bool] = lambda: False
     ) -> dict[str, Any]:
         prompt_ids = self.prompt_ids(request)
-        effects = score(self.plan, prompt_ids, request["score_ids"], request["width"])
+        effects = score(self.plan, prompt_ids, request["score_ids"], request["width"], ANY, self.memory)
         with closing(effects):
             result = drive.run(effects, self.backend, should_cancel=should_cancel)
         return self._finished({"prompt_ids": prompt_ids, **result})

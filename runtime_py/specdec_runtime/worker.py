@@ -8,6 +8,7 @@ it either; a run that has ended answers with an error, never with silence.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +17,8 @@ from specdec_runtime.decode.effects import Cancelled, Effect, Effects, Finish, R
 from specdec_runtime.decode.options import OPTIONS, read_request
 from specdec_runtime.decode.programs import ANY, Programs, programs_from_json
 from specdec_runtime.decode.round import decode
-from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.score import score
+from specdec_runtime.decode.session import Memory
 from specdec_runtime.decode.text import ByteTable
 from specdec_runtime.drafters.registry import drafter_names, make_drafter
 from specdec_runtime.faults import ContractError, SpecdecError, error_from_json, error_json
@@ -43,14 +44,15 @@ class Engine:
         self._programs = ANY
         self._schedules: Schedules | None = None
         self._plan_error: SpecdecError | None = None
+        self._memory: Memory | None = None
         self._tokens: ByteTable | None = None
         self._effects: Effects | None = None
-        self._held = Held()  # an engine lives as long as its device's memory
         self._cancelled = False
         try:
             self._programs = programs_from_json(json.loads(programs_json)) if programs_json else ANY
             plan = load_plan(plan_json)
             self._schedules = open_schedules(plan, self._programs, policy_json or None)
+            self._memory = Memory(plan, self._programs)
             self._plan = plan
         except SpecdecError as error:
             self._plan_error = error
@@ -72,6 +74,7 @@ class Engine:
         """What to run so that this device's costs are known: {"submits", "request"}, or the error that the plan has."""
         try:
             plan, _ = self._opened()
+            self.forget()  # they write where they like
         except SpecdecError as error:
             return json.dumps(_error_effect(error))
         submits = [effect_json(probe.submit) for probe in probes(plan, split)]
@@ -118,9 +121,38 @@ class Engine:
         """The next submit is not asked for; the run finishes with what is committed."""
         self._cancelled = True
 
+    def num_objects(self) -> int:
+        """How many objects Python keeps, garbage collected before: for those who look for what is never let go."""
+        gc.collect()
+        return len(gc.get_objects())
+
+    def drop_session(self, name_json: str) -> str:
+        """Give back what a session holds: {"type": "dropped", "found"}, or an error."""
+        return self._of_memory(
+            lambda memory: {"type": "dropped", "found": memory.drop(json.loads(name_json))}
+        )
+
+    def sessions(self) -> str:
+        """{"type": "sessions", "sessions", "pages", "num_evicted"}, or the error that the plan has."""
+        return self._of_memory(lambda memory: {"type": "sessions", **memory.report()})
+
+    def forget(self) -> None:
+        """Work of a request that is over failed, or something else wrote to the device: no KV counts any more."""
+        self._drop()
+        if self._memory:
+            self._memory.forget()
+
+    def _of_memory(self, ask: Callable[[Memory], dict[str, Any]]) -> str:
+        try:
+            if self._memory is None:
+                raise self._plan_fault()
+            return json.dumps(ask(self._memory))
+        except SpecdecError as error:
+            return json.dumps(_error_effect(error))
+
     def _begin(self, request: dict[str, Any]) -> Effect:
         plan, schedules = self._opened()
-        self._effects = _open(plan, request, self._programs, schedules, self._held, self._tokens)
+        self._effects = _open(plan, request, self._programs, schedules, self._tokens, self._memory)
         return next(self._effects)
 
     def _opened(self) -> tuple[Plan, Schedules]:
@@ -186,8 +218,8 @@ def _open(
     request: dict[str, Any],
     programs: Programs,
     schedules: Schedules,
-    held: Held,
     tokens: ByteTable | None,
+    memory: Memory | None,
 ) -> Effects:
     """The generator a request asks for."""
     op = request.get("op")
@@ -195,7 +227,8 @@ def _open(
     if keys is None or not keys <= set(request) <= keys | (OPTIONS if op == "generate" else set()):
         raise ContractError(f"a request of op {op!r} has keys {sorted(request)}", "worker.py")
     if op == "score":
-        return score(plan, request["prompt_ids"], request["score_ids"], request["width"], programs)
+        return score(plan, request["prompt_ids"], request["score_ids"], request["width"], programs, memory)
     drafter = make_drafter(request["drafter"], plan)
     asked = read_request(request, request["plain_steps"], request["rounds"])
-    return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k), held, tokens)
+    schedule = schedules.make(request["schedule"], asked.k)
+    return decode(plan, asked, drafter, programs, schedule, tokens=tokens, memory=memory)

@@ -17,6 +17,7 @@ from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.sampling import PLAIN, Sampling
 from specdec_runtime.decode.sampling_state import Held
+from specdec_runtime.decode.session import Memory
 from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.plan import Plan
@@ -92,6 +93,8 @@ def generate(
     schedule: Schedule | None = None,
     sampling: Sampling = PLAIN,
     held: Held | None = None,
+    memory: Memory | None = None,
+    session: str | None = None,
     stop: Sequence[str] = (),
     tokens: TokenBytes | None = None,
     logprobs: int = 0,
@@ -103,8 +106,10 @@ def generate(
     def should_cancel() -> bool:
         return cancel_at is not None and len(backend.submits) - first >= cancel_at
 
-    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds, sampling, stop=stop, logprobs=logprobs)
-    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, held, tokens)
+    request = Request(
+        prompt, max_tokens, k, eos_ids, steps, rounds, sampling, stop=stop, logprobs=logprobs, session=session
+    )
+    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, held, tokens, memory)
     result = drive.run(
         effects,
         backend,

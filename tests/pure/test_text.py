@@ -191,7 +191,7 @@ def test_log_probabilities_are_refused_where_they_are_not_known() -> None:
 
 def test_stop_strings_need_the_table() -> None:
     with pytest.raises(ContractError, match="no table"):
-        decode(PLAN, Request(PROMPT, 5, stop=["a"]), make_drafter("off", PLAN))
+        next(decode(PLAN, Request(PROMPT, 5, stop=["a"]), make_drafter("off", PLAN)))
 
 
 def test_the_table_as_it_crosses() -> None:

@@ -120,6 +120,8 @@ def error_of(text):
         ({"rounds": 5}, "RequestError"),
         ({"rounds": 0}, "RequestError"),
         ({"rounds": True}, "RequestError"),
+        ({"session": ""}, "RequestError"),
+        ({"session": 7}, "RequestError"),
         ({"drafter": "eagle"}, "RequestError"),
         ({"drafter": ["off"]}, "RequestError"),
         ({"op": "train"}, "ContractError"),
@@ -183,3 +185,38 @@ def test_an_error_without_a_type_is_still_an_error():
     engine = Engine(PLAN_JSON)
     engine.start(json.dumps(REQUEST))
     assert error_of(engine.fail('"boom"'))["type"] == "ContractError"
+
+
+def test_sessions_of_the_engine():
+    """A follow-up prefills only what is new; a list, a drop, and other work on the device."""
+    engine, backend = Engine(PLAN_JSON), ScriptedBackend(PLAN, TARGET, DRAFT)
+    first = pump(engine, {**REQUEST, "session": "chat"}, backend)[-1]["result"]
+    assert first["usage"]["cached_tokens"] == 0
+    prompt = [*PROMPT, *first["token_ids"], 3, 3]
+    follow = pump(engine, {**REQUEST, "session": "chat", "prompt_ids": prompt}, backend)[-1]["result"]
+    assert follow["usage"]["cached_tokens"] == len(prompt) - 3
+    cold = pump(Engine(PLAN_JSON), {**REQUEST, "prompt_ids": prompt})[-1]["result"]
+    assert follow["token_ids"] == cold["token_ids"]
+    told = json.loads(engine.sessions())
+    assert told["type"] == "sessions" and [one["name"] for one in told["sessions"]] == ["chat"]
+    assert json.loads(engine.drop_session('"chat"')) == {"type": "dropped", "found": True}
+    assert json.loads(engine.drop_session('"chat"')) == {"type": "dropped", "found": False}
+    assert json.loads(engine.drop_session("null"))["error"]["type"] == "RequestError"
+    assert json.loads(engine.sessions())["sessions"] == []
+    for forget in (engine.forget, lambda: engine.probes(True)):
+        pump(engine, {**REQUEST, "session": "chat"}, backend)
+        assert json.loads(engine.sessions())["sessions"]
+        forget()
+        assert json.loads(engine.sessions())["sessions"] == []
+    bad = Engine(PLAN_JSON.replace('"version": 1', '"version": 9'))
+    assert json.loads(bad.sessions())["error"]["where"] == "$.version"
+
+
+@pytest.mark.parametrize("end", [lambda engine: None, lambda engine: engine.fail('"boom"')])
+def test_a_run_that_did_not_finish_leaves_no_session(end):
+    engine, backend = Engine(PLAN_JSON), ScriptedBackend(PLAN, TARGET, DRAFT)
+    pump(engine, {**REQUEST, "session": "chat"}, backend)
+    engine.start(json.dumps({**REQUEST, "session": "chat"}))
+    end(engine)
+    result = pump(engine, {**REQUEST, "session": "chat"}, backend)[-1]["result"]
+    assert result["usage"]["cached_tokens"] == 0

@@ -12,12 +12,13 @@ const finish = { type: "finish", result: { token_ids: [] } };
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
 /** Runs rounds of effects; `log` is the order of everything. */
-async function run(rounds, { isAsync, submitMs = 0, settleMs = 0, fault = null, onEmit = () => {} }) {
+async function run(rounds, { isAsync, submitMs = 0, settleMs = 0, fault = null, settleFault = null, onEmit = () => {} }) {
   const log = [];
   const next = () => JSON.stringify(rounds.shift());
   const engine = {
     start: next,
     send: (text) => (log.push("send"), JSON.parse(text).ms.length && next()),
+    forget: () => log.push("forget"),
     fail: (text) => (log.push(`fail ${JSON.parse(text).error.message}`), JSON.stringify([{ type: "error", ...JSON.parse(text) }])),
   };
   const executor = {
@@ -31,7 +32,11 @@ async function run(rounds, { isAsync, submitMs = 0, settleMs = 0, fault = null, 
       const readback = { values: [], ms: [1] };
       return isAsync ? sleep(submitMs).then(() => (log.push("done"), readback)) : readback;
     },
-    settle: async () => (log.push("settle"), settleMs && (await sleep(settleMs))),
+    settle: async () => {
+      log.push("settle");
+      if (settleMs) await sleep(settleMs);
+      if (settleFault) throw new DeviceFault(settleFault);
+    },
   };
   const listener = {
     onProgress: (done) => log.push(`progress ${done}`),
@@ -70,7 +75,15 @@ test("a listener that fails ends the run once the device is done", async () => {
   const onEmit = (id) => assert.notEqual(id, 2, "cannot be told");
   const { log, error } = await run(answer(), { isAsync: true, onEmit });
   assert.match(error.message, /cannot be told/);
-  assert.deepEqual(log.slice(-2), ["emit 2", "done"]);
+  assert.deepEqual(log.slice(-3), ["emit 2", "done", "forget"]);
+});
+
+test("work that fails after the last answer was given leaves nothing to reuse", async () => {
+  const { log, error } = await run([[submit("prefill")], [finish]], { isAsync: true, settleFault: "lost late" });
+  assert.equal(error.message, "lost late");
+  assert.deepEqual(log, ["submit prefill", "done", "send", "settle", "forget"]);
+  const fine = await run(answer(), { isAsync: true });
+  assert.ok(!fine.log.includes("forget"));
 });
 
 test("prefill lasts until the device has done it, the wait is no pass's", async () => {

@@ -34,7 +34,8 @@ def test_greedy_is_exact_whatever_the_drafter(rig: BrowserRig, session: PageSess
         for drafter, k in [("off", 0), ("ngram", 4), ("model", 1), ("model", 3), ("model", 7), ("chain", 4)]:
             result = _generate(rig, session, prompt_ids=prompt, max_tokens=120, drafter=drafter, k=k)
             assert result["token_ids"] == plain, (drafter, k)
-            assert result["usage"] == {"prompt_tokens": len(prompt), "completion_tokens": len(plain)}
+            counted = {"prompt_tokens": len(prompt), "completion_tokens": len(plain), "cached_tokens": 0}
+            assert result["usage"] == counted
             assert result["finish_reason"] == ("stop" if plain[-1] == EOS else "length")
             spec = result["speculation"]
             extra = spec["num_target_passes"] + spec["num_accepted"] - len(plain)
@@ -317,14 +318,20 @@ def test_cancel_while_costs_are_measured(rig: BrowserRig, fake_bundle: Path) -> 
 
 
 def test_two_requests_at_once(rig: BrowserRig, fake_bundle: Path) -> None:
+    """They run in the order in which they came; `cancel` ends the first alone."""
     session = rig.shared(fake_bundle, "wasm")
     both_js = """async (request) => {
-      const first = window.specdec.generate(request);
-      const second = await window.specdec.generate(request).catch((error) => error.type);
-      return [second, (await first).token_ids.length];
+      const ended = [];
+      const note = (name, promise) => promise.then((result) => (ended.push(name), result));
+      const first = note("first", window.specdec.generate(request));
+      const second = note("second", window.specdec.generate({ ...request, max_tokens: 2 }));
+      window.specdec.cancel();
+      const results = await Promise.all([first, second]);
+      return [ended, ...results.map((result) => [result.finish_reason, result.token_ids.length])];
     }"""
     request = {"prompt_ids": [65] * 1900, "max_tokens": 3, "drafter": "off", "k": 0}
-    assert rig.do(session.page.evaluate(both_js, request)) == ["RequestError", 3]
+    ended = rig.do(session.page.evaluate(both_js, request))
+    assert ended == [["first", "second"], ["cancelled", 0], ["length", 2]]
 
 
 def test_chat_page_as_a_person_uses_it(rig: BrowserRig, fake_bundle: Path) -> None:
@@ -368,6 +375,68 @@ def test_chat_page_as_a_person_uses_it(rig: BrowserRig, fake_bundle: Path) -> No
     assert "KiB of" in shown["bytes"]
     assert "RequestError" in shown["fault"] and shown["kept"] == "Again"
     assert others == []
+
+
+def test_turns_are_regenerated_and_edited(rig: BrowserRig, fake_bundle: Path) -> None:
+    """By keyboard alone; a stopped answer stays; what an edit replaces is gone from the screen and from what is sent."""
+    site = rig.site(fake_bundle)
+
+    async def use() -> dict:
+        page = await rig.browser.new_page()
+        rig.pages.append(page)
+        page.set_default_timeout(30000)
+        await page.goto(site.url)
+        turns = page.locator(".turn")
+
+        async def answered(count: int) -> list[str]:
+            await page.wait_for_function(
+                f"document.querySelectorAll('.turn').length === {count} && document.querySelector('#stop').hidden"
+            )
+            return await turns.locator(".said").all_text_contents()
+
+        async def press(name: str, which: int) -> None:
+            await turns.get_by_role("button", name=name).nth(which).focus()
+            await page.keyboard.press("Enter")
+
+        async def say(text: str) -> None:
+            await page.fill("#prompt", text)
+            await page.keyboard.press("Enter")
+
+        seen = {}
+        await page.fill("#max-tokens", "40")
+        await say("One")
+        await answered(2)
+        await say("Two")
+        seen["two"] = await answered(4)
+        await press("Regenerate", 1)
+        seen["again"] = await answered(4)
+        await press("Edit", 1)
+        seen["offered"] = await page.input_value("#prompt")
+        await page.keyboard.press("Escape")
+        seen["left"] = await page.input_value("#prompt")
+        await press("Edit", 0)
+        seen["editing"] = await page.locator(".editing").count()
+        await say("Three")
+        seen["edited"] = await answered(2)
+        seen["sent"] = await page.evaluate(
+            "specdec.chat.completions.create({ messages: [{ role: 'user', content: 'Three' }], max_tokens: 40 })"
+            ".then((done) => done.choices[0].message.content)"
+        )
+        await page.fill("#max-tokens", "9999")
+        await page.fill("#stop-text", "")
+        await page.evaluate(
+            "new MutationObserver(() => document.querySelector('.turn.running .said span') && document.querySelector('#stop').click())"
+            ".observe(document.querySelector('#log'), { childList: true, subtree: true })"
+        )
+        await say("7")
+        seen["stopped"] = await answered(4)
+        return seen
+
+    seen = rig.do(use())
+    assert seen["two"] == seen["again"] and len(set(seen["two"])) == 4
+    assert (seen["offered"], seen["left"], seen["editing"]) == ("Two", "", 1)
+    assert seen["edited"] == ["Three", seen["sent"]] and seen["sent"] != seen["two"][1]
+    assert seen["stopped"][:2] == seen["edited"] and len(seen["stopped"][3]) < 1500
 
 
 class _Quiet(SimpleHTTPRequestHandler):

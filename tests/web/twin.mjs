@@ -1,9 +1,10 @@
 // Answers questions for the twin tests: JSON on standard input, JSON on standard output.
 // {"plans": [text...]} -> the path of each plan's first fault, or null; {"tokenizer", "template", "plan", "texts",
-// "chats", "ids"} -> what text.js makes of them.
+// "chats", "ids"} -> what text.js makes of them; {"templates", "conversations", ...} -> every template's text of every conversation; {"completions": [body...]} -> what is read of each, or where it is refused.
 import { readFileSync } from "node:fs";
 
 import { loadPlan } from "../../web/executor/plan.js";
+import { readCompletion } from "../../web/page/completions_request.js";
 import { BundleText } from "../../web/worker/text.js";
 
 function verdict(text) {
@@ -37,6 +38,33 @@ async function textTwin({ tokenizer, template, plan, texts, chats, ids, bad_word
   };
 }
 
+async function rendered({ tokenizer, plan, templates, conversations }) {
+  const refused = (error) => ({ refused: `${error.type} ${error.where}` });
+  const all = templates.map(async (template) => {
+    try {
+      const text = await BundleText.load(tokenizer, template, plan);
+      return conversations.map((messages) => {
+        try {
+          return text.render(text.messages({ messages }));
+        } catch (error) {
+          return refused(error);
+        }
+      });
+    } catch (error) {
+      return conversations.map(() => refused(error));
+    }
+  });
+  return Promise.all(all);
+}
+
+function completion(body) {
+  try {
+    return readCompletion(body);
+  } catch (error) {
+    return { where: error.where, action: error.action };
+  }
+}
+
 const question = JSON.parse(readFileSync(0, "utf8"));
-const answer = question.plans ? question.plans.map(verdict) : await textTwin(question);
+const answer = question.plans?.map(verdict) ?? question.completions?.map(completion) ?? (await (question.templates ? rendered : textTwin)(question));
 process.stdout.write(JSON.stringify(answer));

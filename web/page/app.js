@@ -1,21 +1,23 @@
 // The chat page: joins the form, the client and the view. `window.specdec` is the same client, for scripts.
 
 import { Client } from "./client.js";
-import { Answer, Log, duration, element, hideFault, showFault } from "./view.js";
-import { showLoaded, showProgress, showRate, showTiles } from "./view.js";
+import { Conversation } from "./conversation.js";
+import { Counts, showResult, summary } from "./counts.js";
+import { offerSettings, settings, watchSettings } from "./settings.js";
+import { Answer, Log, element, hideFault, offer, showFault, showLoaded, showProgress } from "./view.js";
 
-/** @typedef {{role: string, content: string}} Message */
+/** @typedef {import("./conversation.js").Message} Message */
 
-const AUTO = "auto"; // the schedule that the bundle's policy names
+const SESSION = "page"; // what a chat, or the one before it, begins with is not read again
 
 const client = new Client();
 const log = new Log();
 const query = new URLSearchParams(location.search);
 
-/** @type {Message[]} */
-let history = [];
+let conversation = new Conversation();
 let address = ""; // the bundle that was asked for last
-let generation = 0; // a new chat leaves an answer that still runs behind
+/** The answer that runs. @type {{cancel: () => void} | null} */
+let running = null;
 
 /** @param {string} id @returns {HTMLInputElement} */
 const input = (id) => element(id);
@@ -51,13 +53,7 @@ async function load(url) {
   try {
     const loaded = await client.load(url, { ...loadOptions(), costs: true, onProgress: showProgress });
     showLoaded(loaded);
-    const hasDraft = loaded.model.roles.includes("draft");
-    for (const option of element("drafter").querySelectorAll("option")) {
-      option.disabled = !hasDraft && option.value === "model"; // a chain is lookups alone then
-    }
-    for (const option of element("schedule").querySelectorAll("option")) {
-      option.disabled = ![AUTO, ...loaded.schedules].includes(option.value);
-    }
+    offerSettings(loaded);
     input("prompt").placeholder = loaded.model.has_template ? "Ask something" : "Write the beginning of a text";
   } catch (error) {
     element("loading").hidden = true;
@@ -67,134 +63,103 @@ async function load(url) {
   setRunning(false);
 }
 
-/** Counts of the answer that runs. */
-class Counts {
-  constructor() {
-    this.start = performance.now();
-    this.first = 0;
-    this.tokens = 0;
-    this.drafted = 0;
-    this.accepted = 0;
-    this.passes = 0;
+/** @typedef {{cycle: (fields: Record<string, any>) => void, reading: (progress: Record<string, any>) => void}} Listener */
+
+/** A text continued, where the model has no chat template. @param {string} prompt @param {Listener} hear @returns {Promise<any>} */
+function continued(prompt, { cycle, reading }) {
+  running = client;
+  return client.generate({ prompt, raw: true, ...settings() }, (_text, fields) => cycle(fields), reading);
+}
+
+/** @param {Message[]} messages @param {Listener} hear @returns {Promise<any>} */
+async function answered(messages, { cycle, reading }) {
+  const body = { messages, ...settings(), session: SESSION, stream: true, stream_options: { include_usage: true } };
+  const stream = await client.chat.completions.create(body, { onProgress: reading });
+  running = stream;
+  let result = {};
+  for await (const { choices, specdec, usage } of stream) {
+    if (specdec?.pieces) cycle(specdec);
+    else if (choices[0]?.finish_reason) result = { ...specdec, finish_reason: choices[0].finish_reason };
+    if (usage) result = { ...result, usage };
   }
-
-  /** @param {Record<string, any>} fields one cycle */
-  add({ ids, num_drafted, num_accepted }) {
-    if (ids.length === 0) return;
-    this.first ||= performance.now();
-    this.tokens += ids.length;
-    this.drafted += num_drafted;
-    this.accepted += num_accepted;
-    this.passes += 1;
-    this.show();
-  }
-
-  show() {
-    const seconds = (performance.now() - this.first) / 1000;
-    showTiles({
-      ...(this.passes > 1 && { speed: ((this.tokens - 1) / seconds).toFixed(1) }),
-      count: String(this.tokens),
-      drafted: String(this.drafted),
-      accepted: String(this.accepted),
-      first: duration(this.first - this.start),
-      "per-pass": (this.tokens / this.passes).toFixed(2),
-    });
-    showRate(this.accepted, this.drafted);
-  }
+  return result;
 }
 
-/** The worker's own figures, once the answer is whole. @param {any} result */
-function showResult({ usage, speculation, timing_ms: ms }) {
-  const { num_drafted: drafted, num_accepted: accepted, num_target_passes: passes } = speculation;
-  const tokens = usage.completion_tokens;
-  showTiles({
-    count: String(tokens),
-    drafted: String(drafted),
-    accepted: String(accepted),
-    ...(ms.first_token !== null && { first: duration(ms.first_token) }),
-    ...(passes > 0 && { "per-pass": (tokens / passes).toFixed(2) }),
-    ...(ms.decode > 0 && { speed: ((1000 * tokens) / ms.decode).toFixed(1) }),
-  });
-  showRate(accepted, drafted);
-}
-
-/** @param {any} schedule @returns {string} what was tried, most often first */
-function scheduleText({ name, choices }) {
-  const counted = Object.entries(choices).sort(([, a], [, b]) => b - a);
-  return `${name.replace("_", "-")}: ${counted.map(([choice, count]) => `${choice} \u00d7${count}`).join(", ") || "nothing"}`;
-}
-
-/** @param {any} result @returns {string} */
-function summary({ usage, speculation, timing_ms: ms, finish_reason: reason }) {
-  const speed = ms.decode > 0 ? (1000 * usage.completion_tokens) / ms.decode : 0;
-  const parts = [
-    `${usage.completion_tokens} tokens at ${speed.toFixed(1)} a second`,
-    `${speculation.num_accepted} of ${speculation.num_drafted} drafts accepted`,
-    `prompt of ${usage.prompt_tokens} read in ${duration(ms.prefill)}`,
-  ];
-  if (speculation.drafter !== "off") parts.push(scheduleText(speculation.schedule));
-  if (speculation.fallbacks.rows_differ) parts.push("no drafts: this GPU's rows differ");
-  if (reason === "length") parts.push("cut at the longest answer");
-  if (reason === "cancelled") parts.push("stopped");
-  return parts.join(", ");
-}
-
-/** @param {string} said @returns {Record<string, any>} */
-function requestOf(said) {
-  const settings = {
-    max_tokens: Number(input("max-tokens").value),
-    drafter: input("drafter").value,
-    k: Number(input("k").value),
-    schedule: input("schedule").value,
-  };
-  if (!client.loaded?.model.has_template) return { prompt: said, raw: true, ...settings };
-  return { messages: [...history, { role: "user", content: said }], ...settings };
-}
-
-/** @param {string} said */
-async function ask(said) {
+/** Says it, after the first `length` turns. @param {string} said @param {number} [length] */
+async function ask(said, length = conversation.entries.length) {
   hideFault();
-  const mine = generation;
-  const request = requestOf(said);
+  conversation.cut(length);
+  const mine = conversation;
   const userTurn = log.turn("user", said);
+  mine.add("user", said, userTurn);
   const answer = new Answer(log);
   const counts = new Counts();
-  const onText = (/** @type {string} */ _text, /** @type {Record<string, any>} */ fields) => {
-    answer.add(fields.pieces, fields.num_accepted);
-    counts.add(fields);
+  const hear = {
+    cycle: (/** @type {Record<string, any>} */ fields) => {
+      answer.add(fields.pieces, fields.num_accepted);
+      counts.add(fields);
+    },
+    reading: (/** @type {Record<string, any>} */ { done, total }) => answer.reading(done, total),
   };
-  showTiles({});
-  showRate(0, 0);
+  let kept = true;
   setRunning(true);
   try {
-    const result = await client.generate(request, onText, ({ done, total }) => answer.reading(done, total));
+    const result = await (client.loaded?.model.has_template ? answered(mine.messages, hear) : continued(said, hear));
     answer.end(summary(result));
     showResult(result);
-    if (mine === generation) history.push({ role: "user", content: said }, { role: "assistant", content: result.text });
   } catch (error) {
     answer.end("");
-    if (!answer.turn.textContent) {
-      answer.turn.remove();
-      userTurn.remove();
-      input("prompt").value ||= said; // so that it can be changed and sent again
-    }
     if (!client.loaded) offerLoad(); // the worker is gone
-    showFault(error);
+    if (/** @type {Error} */ (error).name !== "AbortError") showFault(error); // it was stopped before it began
+    kept = answer.text !== "";
   }
+  running = null;
+  if (mine === conversation) (kept ? keep : takeBack)(userTurn, answer, said);
   setRunning(false);
+}
+
+/** Nothing was answered: what was said can be changed and sent again. @param {HTMLElement} userTurn @param {Answer} answer @param {string} said */
+function takeBack(userTurn, answer, said) {
+  answer.turn.remove();
+  conversation.cut(conversation.place(userTurn));
+  input("prompt").value ||= said;
+}
+
+/** Both turns are the chat's, and can be changed. @param {HTMLElement} userTurn @param {Answer} answer @param {string} said */
+function keep(userTurn, answer, said) {
+  conversation.add("assistant", answer.text, answer.turn);
+  offer(userTurn, "Edit", () => edit(userTurn, said));
+  offer(answer.turn, "Regenerate", () => {
+    if (!running) void ask(said, conversation.place(userTurn));
+  });
+}
+
+/** What is sent next takes the place of this turn and of all after it. @param {HTMLElement} turn @param {string} said */
+function edit(turn, said) {
+  if (running) return;
+  leaveEdit();
+  turn.classList.add("editing");
+  input("prompt").value = said;
+  input("prompt").focus();
+}
+
+/** @returns {number | undefined} where the turn that was edited stands */
+function leaveEdit() {
+  const turn = element("log").querySelector(".editing");
+  turn?.classList.remove("editing");
+  return turn ? conversation.place(/** @type {HTMLElement} */ (turn)) : undefined;
 }
 
 function send() {
   const said = input("prompt").value.trim();
   if (!said || input("send").hidden) return;
   input("prompt").value = "";
-  void ask(said);
+  void ask(said, leaveEdit());
 }
 
 function newChat() {
-  client.cancel();
-  generation += 1;
-  history = [];
+  running?.cancel();
+  conversation = new Conversation(); // an answer that still runs belongs to the old one
   log.clear();
   hideFault();
 }
@@ -205,6 +170,7 @@ function listen() {
     send();
   });
   element("prompt").addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && leaveEdit() !== undefined) input("prompt").value = "";
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     send();
@@ -213,11 +179,12 @@ function listen() {
     event.preventDefault();
     void load(input("bundle").value);
   });
-  element("stop").addEventListener("click", () => client.cancel());
+  element("stop").addEventListener("click", () => running?.cancel());
   element("new-chat").addEventListener("click", newChat);
   element("fault-close").addEventListener("click", hideFault);
   element("mark").addEventListener("change", () => document.body.classList.toggle("marks", input("mark").checked));
   document.body.classList.toggle("marks", input("mark").checked);
+  watchSettings();
 }
 
 Object.assign(window, { specdec: client });

@@ -1,9 +1,12 @@
 // window.specdec: the page's side of the worker. Promises in, messages out; an answer, or a typed error, never a hang.
 //
-// Does not know: the screen. Invariants: a worker that dies, or says nothing for too long while it owes an answer, is
-// ended and every promise it owed is rejected; the next load starts a new worker.
+// Does not know: the screen. Invariants: requests, loads among them, run one at a time in the order in which they were asked for; a
+// worker that dies, or says nothing for too long while it owes an answer, is ended and every promise it owed is rejected; the
+// next load starts a new worker.
 
 import { DeviceFault, RequestError, asSpecdecError, errorFromJson } from "../executor/faults.js";
+import { Completions } from "./completions.js";
+import { Queue } from "./queue.js";
 
 /** @typedef {Record<string, any>} Fields */
 /** @typedef {{resolve: (value: any) => void, reject: (error: Error) => void, hear: (fields: Fields) => void}} Owed */
@@ -25,6 +28,9 @@ export class Client {
     this.loaded = null;
     /** Counts of the pump in the last request, for benchmarks: not part of a result. @type {Fields | null} */
     this.stats = null;
+    this.queue = new Queue();
+    /** In the shape of OpenAI's client. */
+    this.chat = { completions: new Completions(this) };
   }
 
   /** Starts the worker, whose Python boots at once: call early. @returns {Worker} */
@@ -103,7 +109,11 @@ export class Client {
     if (typeof bundleUrl !== "string" || bundleUrl === "") {
       throw new RequestError("no bundle is named", "bundle", "Open the page with ?bundle=URL");
     }
-    const { onProgress = () => {}, ...rest } = options;
+    return this.queue.add(() => this.open(bundleUrl, options)).done;
+  }
+
+  /** @param {string} bundleUrl @param {{onProgress?: (progress: Fields) => void}} options @returns {Promise<any>} */
+  async open(bundleUrl, { onProgress = () => {}, ...rest }) {
     this.silenceMs = SILENCE_MS.load;
     this.loaded = null;
     const url = new URL(bundleUrl, document.baseURI).href;
@@ -113,12 +123,31 @@ export class Client {
     return loaded;
   }
 
+  /** @param {Fields} message @param {(fields: Fields) => void} [hear] @returns {Promise<any>} */
+  async askLoaded(message, hear = () => {}) {
+    if (!this.loaded) throw new RequestError("no bundle is loaded", message.op, "Load a bundle first");
+    return this.ask(message, hear);
+  }
+
   /** @param {string} op @param {Fields} request @param {(fields: Fields) => void} hear @returns {Promise<any>} */
   async run(op, request, hear) {
-    if (!this.loaded) throw new RequestError("no bundle is loaded", op, "Load a bundle first");
-    const { result, stats } = await this.ask({ ...request, op }, hear);
+    const { result, stats } = await this.askLoaded({ ...request, op }, hear);
     this.stats = stats;
     return result;
+  }
+
+  /**
+   * A request in the queue.
+   * @param {string} op @param {() => Fields} request asked for when its turn comes @param {(fields: Fields) => void} hear
+   * @returns {import("./queue.js").Turn<any>}
+   */
+  enqueue(op, request, hear) {
+    return this.queue.add(async () => this.run(op, request(), hear));
+  }
+
+  /** The request never runs, or ends after the pass that is under way; over, it is left alone. @param {import("./queue.js").Turn<any>} turn */
+  end(turn) {
+    if (!this.queue.drop(turn) && turn.state === "running") this.cancel();
   }
 
   /**
@@ -128,15 +157,31 @@ export class Client {
    * @returns {Promise<any>} the whole result, as `specdec-run --json` prints it
    */
   generate(request, onText = () => {}, onProgress = () => {}) {
-    return this.run("generate", request, (fields) => {
+    const hear = (/** @type {Fields} */ fields) => {
       if (fields.kind === "text") onText(fields.text, fields);
       else onProgress(fields);
-    });
+    };
+    return this.enqueue("generate", () => request, hear).done;
   }
 
   /** @param {Fields} request prompt | prompt_ids, raw, system, score_ids, width @returns {Promise<any>} */
   score(request, onProgress = (/** @type {Fields} */ _fields) => {}) {
-    return this.run("score", request, onProgress);
+    return this.enqueue("score", () => request, onProgress).done;
+  }
+
+  /** What is held between requests: Python's objects and memory, and on the CPU the kernels' memory. @returns {Promise<any>} */
+  memory() {
+    return this.queue.add(() => this.askLoaded({ op: "memory" })).done;
+  }
+
+  /** What the device keeps of conversations: {sessions: [{name, tokens, pages}], pages, num_evicted} @returns {Promise<any>} */
+  sessions() {
+    return this.queue.add(() => this.askLoaded({ op: "sessions" })).done;
+  }
+
+  /** Gives a conversation's pages back. @param {string} session @returns {Promise<boolean>} false: there was none of that name */
+  dropSession(session) {
+    return this.queue.add(() => this.askLoaded({ op: "drop", session })).done;
   }
 
   /** Ends the running request after the pass that is under way; its promise resolves with what there is. */

@@ -137,12 +137,15 @@ export class Log {
     this.box = element("log");
   }
 
-  /** @param {string} kind @param {string} text @returns {HTMLElement} */
+  /** @param {string} kind @param {string} text @returns {HTMLElement} its text lies in a `.said`, below it what can be done with it */
   turn(kind, text) {
     element("hello").hidden = true;
     const turn = document.createElement("div");
     turn.className = `turn ${kind}`;
-    turn.textContent = text;
+    const said = document.createElement("span");
+    said.className = "said";
+    said.textContent = text;
+    turn.append(said);
     this.box.append(turn);
     this.toEnd();
     return turn;
@@ -158,6 +161,16 @@ export class Log {
   }
 }
 
+/** A button under a turn. @param {HTMLElement} turn @param {string} name @param {() => void} act */
+export function offer(turn, name, act) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "quiet act";
+  button.textContent = name;
+  button.addEventListener("click", act);
+  turn.append(button);
+}
+
 /** One answer that grows; drafts that were accepted are marked. */
 export class Answer {
   /** @param {Log} log */
@@ -165,6 +178,12 @@ export class Answer {
     this.log = log;
     this.turn = log.turn("answer running waiting", "");
     this.turn.dataset.wait = "thinking";
+    this.said = /** @type {HTMLElement} */ (this.turn.querySelector(".said"));
+  }
+
+  /** @returns {string} */
+  get text() {
+    return this.said.textContent ?? "";
   }
 
   /** @param {number} done @param {number} total */
@@ -182,7 +201,7 @@ export class Answer {
       const span = document.createElement("span");
       span.className = i < accepted ? "accepted" : "";
       span.textContent = text;
-      this.turn.append(span);
+      this.said.append(span);
     });
     if (follows) this.log.toEnd();
   }

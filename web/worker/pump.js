@@ -10,7 +10,8 @@ import { SpecdecError, errorFromJson } from "../executor/faults.js";
 /** @typedef {import("../executor/types.js").Executor} Executor */
 /** @typedef {import("../executor/types.js").Submit} Submit */
 /** @typedef {import("../executor/types.js").Readback} Readback */
-/** @typedef {{ids: number[], num_drafted: number, num_accepted: number, pieces?: string[], logprobs?: object[]}} Emit pieces: with stop strings only */
+/** @typedef {{id: number, logprob: number, top: {id: number, logprob: number}[]}} Logprob */
+/** @typedef {{ids: number[], num_drafted: number, num_accepted: number, pieces?: string[], logprobs?: Logprob[]}} Emit pieces: with stop strings only */
 /** @typedef {{onEmit: (emit: Emit) => void, onProgress: (done: number, total: number) => void}} Listener */
 
 /**
@@ -139,6 +140,19 @@ export class Pump {
     return this.python(clock, () => this.engine.send(text));
   }
 
+  /**
+   * Work that fails outside of what Python hears of leaves KV that nobody can vouch for.
+   * @template T @param {Promise<T>} work @returns {Promise<T>}
+   */
+  async orForget(work) {
+    try {
+      return await work;
+    } catch (error) {
+      this.engine.forget();
+      throw error;
+    }
+  }
+
   /** @param {Clock} clock @param {any[]} effects @param {Listener} listener */
   tell(clock, effects, listener) {
     for (const effect of effects) {
@@ -163,12 +177,12 @@ export class Pump {
       const last = told[told.length - 1];
       const tell = () => this.tell(clock, told, listener);
       if (last.type === "submit") {
-        effects = await this.step(clock, last, tell);
+        effects = await this.orForget(this.step(clock, last, tell));
         continue;
       }
       tell();
       if (last.type === "error") throw errorFromJson(last.error);
-      await this.executor.settle(); // a cancelled prefill may have left work
+      await this.orForget(this.executor.settle()); // a cancelled prefill may have left work
       return { result: last.result, clock };
     }
   }

@@ -13,7 +13,9 @@ const WHEEL = new URL("../vendor/runtime/specdec_runtime.whl", import.meta.url).
 /**
  * @typedef {{
  *   start: (request: string) => string, send: (readback: string) => string, fail: (error: string) => string,
- *   tokens: (table: string) => string, cancel: () => void, probes: (split: boolean) => string, measured: (times: string) => string, state: Record<string, any>
+ *   tokens: (table: string) => string, cancel: () => void, sessions: () => any, dropSession: (name: unknown) => boolean, forget: () => void,
+ *   probes: (split: boolean) => string, measured: (times: string) => string,
+ *   memory: () => {python_objects: number, python_bytes: number}, state: Record<string, any>
  * }} Engine state: what Engine.ready said
  */
 
@@ -26,12 +28,15 @@ async function fetchWheel() {
   return response.arrayBuffer();
 }
 
-/** @returns {Promise<(planText: string, programs: string, policy: string) => any>} the class `Engine` of specdec_runtime.worker */
+/** @typedef {{Engine: (planText: string, programs: string, policy: string) => any, numBytes: () => number}} Booted */
+
+/** @returns {Promise<Booted>} the class `Engine` of specdec_runtime.worker, and how large Python's memory is */
 async function boot() {
   const [{ loadPyodide }, wheel] = await Promise.all([vendored("pyodide/pyodide.mjs"), fetchWheel()]);
   const pyodide = await loadPyodide({ indexURL: PYODIDE });
   pyodide.unpackArchive(wheel, "wheel");
-  return pyodide.runPython("from specdec_runtime.worker import Engine\nEngine");
+  const Engine = pyodide.runPython("from specdec_runtime.worker import Engine\nEngine");
+  return { Engine, numBytes: () => pyodide._module.HEAPU8.byteLength };
 }
 
 /** @param {unknown} thrown @returns {Error} */
@@ -58,11 +63,11 @@ export class PythonHost {
    * @returns {Promise<Engine>}
    */
   async engine(planText, programs, policyText) {
-    const Engine = await this.booted;
+    const { Engine, numBytes } = await this.booted;
     for (const proxy of this.proxies.splice(0)) proxy.destroy(); // the engine of the bundle before
     const made = call(() => Engine(planText, JSON.stringify(programs), policyText), "Engine");
-    const { ready, start, send, fail, tokens, cancel, probes, measured } = made; // kept: each attribute access would make a new proxy
-    this.proxies.push(made, ready, start, send, fail, tokens, cancel, probes, measured);
+    const { ready, start, send, fail, tokens, cancel, probes, measured, sessions, drop_session: drop, forget, num_objects } = made; // kept: each attribute access would make a new proxy
+    this.proxies.push(made, ready, start, send, fail, tokens, cancel, probes, measured, sessions, drop, forget, num_objects);
     const state = JSON.parse(call(() => ready(), "Engine.ready"));
     if (state.type === "error") throw errorFromJson(state.error);
     return {
@@ -71,11 +76,22 @@ export class PythonHost {
       fail: (error) => call(() => fail(error), "Engine.fail"),
       tokens: (table) => call(() => tokens(table), "Engine.tokens"),
       cancel: () => call(() => cancel(), "Engine.cancel"),
+      sessions: () => told(call(() => sessions(), "Engine.sessions")),
+      dropSession: (name) => told(call(() => drop(JSON.stringify(name ?? null)), "Engine.drop_session")).found,
+      forget: () => call(() => forget(), "Engine.forget"),
       probes: (split) => call(() => probes(split), "Engine.probes"),
       measured: (times) => call(() => measured(times), "Engine.measured"),
+      memory: () => ({ python_objects: call(() => num_objects(), "Engine.num_objects"), python_bytes: numBytes() }),
       state,
     };
   }
+}
+
+/** @param {string} text an answer of Python's, or its error @returns {any} */
+function told(text) {
+  const { error, ...answer } = JSON.parse(text);
+  if (error) throw errorFromJson(error);
+  return answer;
 }
 
 /**

@@ -14,14 +14,16 @@ from specdec_runtime.plan.schema import Model
 
 
 class ModelCache:
-    """The KV of one model."""
+    """The KV of one model; `table` where it outlives the request (session.py)."""
 
-    def __init__(self, model: Model, feeding: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self, model: Model, feeding: tuple[str, int] | None = None, table: PageTable | None = None
+    ) -> None:
         self.model = model
         self.feeding = feeding or prefill_program(model)  # name and width of the program that reads prompts
         self._args = f"{model.role}.args"
         self._page_table = f"{model.role}.page_table"
-        self._table = PageTable(PagePool(model.num_pages), model.page_size)
+        self._table = table or PageTable(PagePool(model.num_pages), model.page_size)
 
     @property
     def cached_len(self) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Generator
 from collections.abc import Sequence as Ids
 from typing import Any, NamedTuple, Protocol
 
+from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.choice import Offer, Stepwise
 from specdec_runtime.decode.effects import Read, Readback, Submit, Write
 from specdec_runtime.decode.sequence import Sequence
@@ -64,8 +65,9 @@ class Drafter(Protocol):
         """Reason -> how often this drafter could not serve, in this request."""
         ...
 
-    def begin(self, sequence: Sequence, kind: str = "step") -> None:
-        """A new request; the sequence holds its prompt and will grow. kind: "step" (argmax) or "sample", how a draft model chooses."""
+    def begin(self, sequence: Sequence, kind: str = "step", cache: ModelCache | None = None) -> None:
+        """A new request; the sequence holds its prompt and will grow. kind: "step" (argmax) or "sample", how a draft model chooses;
+        cache: its KV, where some of it is kept."""
         ...
 
     def offers(self, sequence: Sequence) -> list[Offer]:

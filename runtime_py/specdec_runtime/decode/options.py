@@ -26,7 +26,9 @@ _SAME = (
     "top_p",
     "min_p",
 )
-OPTIONS = frozenset((*_SAME, "logit_bias", "bad_words", "allowed_ids", "stop", "ignore_eos", "logprobs"))
+OPTIONS = frozenset(
+    (*_SAME, "logit_bias", "bad_words", "allowed_ids", "stop", "ignore_eos", "logprobs", "session")
+)
 
 
 def read_request(fields: Mapping[str, Any], steps: int, rounds: int) -> Request:
@@ -45,6 +47,7 @@ def read_request(fields: Mapping[str, Any], steps: int, rounds: int) -> Request:
         sampling=read_sampling(fields),
         stop=[stop] if isinstance(stop, str) else stop,
         logprobs=fields.get("logprobs", 0),
+        session=fields.get("session"),
     )
 
 

@@ -46,6 +46,14 @@ class Programs:
         width = self.max_rows(model)
         return f"{model.role}.verify_{width}", width
 
+    def reuse_unit(self, model: Model) -> int:
+        """KV of an earlier request may be kept up to a multiple of this.
+
+        Where rows may differ by slot, a prompt's chunks must begin where those of a cold run begin: at multiples of the prefill's
+        width. Where all rows agree, or the prompt is fed by the trusted slots themselves, any position will do.
+        """
+        return 1 if self.verify == "any" or not self.prefill else model.prefill_width
+
 
 ANY = Programs()
 

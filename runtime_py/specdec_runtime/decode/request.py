@@ -13,6 +13,7 @@ from typing import Any
 from specdec_runtime.decode.logprobs import MAX_LOGPROBS
 from specdec_runtime.decode.sampling import COUPLED, GREEDY, PLAIN, Sampling, check_sampling
 from specdec_runtime.decode.sampling_state import MAX_STOPS
+from specdec_runtime.decode.session import check_session
 from specdec_runtime.decode.text import check_stops
 from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan, program_widths
@@ -36,6 +37,7 @@ class Request:
     sampling: Sampling = PLAIN
     stop: Sequence[str] = ()  # strings that end the answer
     logprobs: int = 0
+    session: str | None = None  # the conversation that it goes on with; None: nothing is reused, nothing kept
 
 
 def check_request(plan: Plan, request: Request) -> None:
@@ -48,6 +50,8 @@ def check_request(plan: Plan, request: Request) -> None:
     check_stops(request.stop)
     _check_logprobs(request)
     check_choice(plan, request)
+    if request.session is not None:
+        check_session(request.session)
     check_ids(plan, request.prompt_ids, "prompt_ids")
     check_room(plan, len(request.prompt_ids), 1)
     if request.eos_ids:

@@ -36,6 +36,7 @@ from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
 from specdec_runtime.decode.sampling_state import Held
+from specdec_runtime.decode.session import Memory
 from specdec_runtime.decode.state import Generation
 from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.decode.verify import Verdict, accept_greedy
@@ -51,18 +52,27 @@ def decode(
     schedule: Schedule | None = None,
     held: Held | None = None,
     tokens: TokenBytes | None = None,
+    memory: Memory | None = None,
 ) -> Effects:
     """Serve one request. A bad one is refused here, before the first effect. Without a schedule k is fixed.
 
-    held: what earlier requests left on the device; without it nothing is known of that. tokens: what each token shows; of need
-    where stop strings are asked for.
+    held: what earlier requests left on the device of their sampling, where it is not the memory's. tokens: what each token shows;
+    of need where stop strings are asked for. memory: what the device keeps between requests, made for the same plan and programs;
+    without it nothing is kept.
     """
     check_request(plan, request)
-    return _decode(Generation(plan, request, drafter, programs, schedule, held or Held(), tokens))
+    memory = memory or Memory(plan, programs)
+    return memory.serve(
+        request.session,
+        request.prompt_ids,
+        lambda lease: _decode(
+            Generation(plan, request, drafter, programs, schedule, lease, held or memory.held, tokens)
+        ),
+    )
 
 
 def _decode(run: Generation) -> Effects:
-    run.drafter.begin(run.sequence, run.draft_kind)
+    run.drafter.begin(run.sequence, run.draft_kind, run.lease.draft)
     try:
         if run.finish_reason is None:
             yield from _prefill(run)

@@ -25,6 +25,7 @@ from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import check_score
 from specdec_runtime.decode.sequence import Sequence as TokenSequence
+from specdec_runtime.decode.session import Memory
 from specdec_runtime.faults import DeviceFault
 from specdec_runtime.plan.schema import Plan
 
@@ -35,14 +36,19 @@ def score(
     score_ids: Sequence[int],
     width: int = 1,
     programs: Programs = ANY,
+    memory: Memory | None = None,
 ) -> Effects:
-    """Score score_ids after prompt_ids, `width` rows a pass; a bad request is refused here."""
+    """Score score_ids after prompt_ids, `width` rows a pass; a bad request is refused here. memory: as in `decode`."""
     check_score(plan, prompt_ids, score_ids, width)
-    sequence = TokenSequence([*prompt_ids, *score_ids])
     model = plan.target_model
     num_rows = min(width, programs.max_rows(model))
     rows = _Rows(num_rows, programs.width(model, num_rows))
-    return _score(sequence, ModelCache(model, programs.feeding(model)), len(prompt_ids), rows)
+    memory = memory or Memory(plan, programs)
+    return memory.serve(
+        None,
+        [*prompt_ids, *score_ids],
+        lambda lease: _score(lease.sequence, lease.target, len(prompt_ids), rows),
+    )
 
 
 class _Rows(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, Fixed, Schedule, View
 from specdec_runtime.decode.commit import Limits
 from specdec_runtime.decode.effects import Read, Readback, Submit
@@ -17,7 +16,7 @@ from specdec_runtime.decode.logprobs import top_read
 from specdec_runtime.decode.programs import Programs, is_pass
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.sampling_state import Held, SamplingState
-from specdec_runtime.decode.sequence import Sequence
+from specdec_runtime.decode.session import Lease
 from specdec_runtime.decode.text import StopText, TokenBytes
 from specdec_runtime.faults import ContractError
 from specdec_runtime.plan.schema import Plan
@@ -32,13 +31,15 @@ class Generation:
         request: Request,
         drafter: Drafter,
         programs: Programs,
-        schedule: Schedule | None = None,
-        held: Held | None = None,
+        schedule: Schedule | None,
+        lease: Lease,
+        held: Held,
         tokens: TokenBytes | None = None,
     ) -> None:
         model, sampling = plan.target_model, request.sampling
-        self.sequence = Sequence(request.prompt_ids)
-        self.target = ModelCache(model, programs.feeding(model))
+        self.lease = lease
+        self.sequence = lease.sequence
+        self.target = lease.target
         self.drafter = drafter
         self.vocab_size = model.vocab_size
         eos_ids = plan.text.eos_ids if request.eos_ids is None else request.eos_ids
@@ -195,7 +196,11 @@ class Generation:
             "stop": text.stop if text else None,
             "seed": self._seed,
             "logprobs": self._logprobs if self.limits.logprobs else None,
-            "usage": {"prompt_tokens": sequence.prompt_len, "completion_tokens": len(token_ids)},
+            "usage": {
+                "prompt_tokens": sequence.prompt_len,
+                "completion_tokens": len(token_ids),
+                "cached_tokens": self.lease.num_cached,
+            },
             "speculation": {
                 "mode": self._promise,
                 "drafter": self.drafter.name,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Drafters
 from typing import Any
 
+from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.choice import Offer
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Steps
 from specdec_runtime.decode.sequence import Sequence
@@ -29,9 +30,9 @@ class ChainDrafter:
         """All reasons together; no two drafters of a chain use the same name for one."""
         return {reason: count for drafter in self._drafters for reason, count in drafter.fallbacks.items()}
 
-    def begin(self, sequence: Sequence, kind: str = "step") -> None:
+    def begin(self, sequence: Sequence, kind: str = "step", cache: ModelCache | None = None) -> None:
         for drafter in self._drafters:
-            drafter.begin(sequence, kind)
+            drafter.begin(sequence, kind, cache)
 
     def offers(self, sequence: Sequence) -> list[Offer]:
         return [offer for drafter in self._drafters for offer in drafter.offers(sequence)]

@@ -35,11 +35,11 @@ class ModelDrafter:
         self._model = model
         self.begin(Sequence(()))
 
-    def begin(self, sequence: Sequence, kind: str = "step") -> None:
+    def begin(self, sequence: Sequence, kind: str = "step", cache: ModelCache | None = None) -> None:
         self._kind = kind
         self.fallbacks: dict[str, int] = {}
         self._sequence = sequence
-        self._cache = ModelCache(self._model)
+        self._cache = cache or ModelCache(self._model)
         self._num_appended = 0  # rows the proposal being verified appends to the KV, at most
         self._drafted = (0, 0)  # drafts a round and rounds of that proposal
         self.num_steps = 0  # that were submits of their own

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.choice import NGRAM, Offer
 from specdec_runtime.decode.interfaces import Outcome, Proposal, Steps
 from specdec_runtime.decode.sequence import Sequence
@@ -30,7 +31,7 @@ class NgramDrafter:
         self._index: list[dict[tuple[int, ...], int]] = []
         self._indexed = 0
 
-    def begin(self, sequence: Sequence, kind: str = "step") -> None:
+    def begin(self, sequence: Sequence, kind: str = "step", cache: ModelCache | None = None) -> None:
         self._index = [{} for _ in range(MAX_LEN + 1)]  # by n-gram length: n-gram -> where its successor lies
         self._indexed = 0
 
