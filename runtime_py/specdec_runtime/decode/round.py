@@ -13,11 +13,12 @@ judged and committed here, round by round. Where nothing ever drafts, a submit m
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import cast
+from typing import Any, cast
 
 from specdec_runtime.decode.choice import ANY as ANY_DRAFTER
 from specdec_runtime.decode.choice import MODEL, Choice, Schedule, Stepwise, stepwise
 from specdec_runtime.decode.commit import commit_run
+from specdec_runtime.decode.constrain import Constraint, constrain
 from specdec_runtime.decode.effects import (
     Cancelled,
     Effect,
@@ -49,6 +50,8 @@ def decode(
 def _decode(run: Generation) -> Effects:
     run.drafter.begin(run.sequence)
     try:
+        if run.constraint:
+            yield run.constraint.begin()
         if run.finish_reason is None:
             yield from _prefill(run)
         while run.finish_reason is None:
@@ -78,9 +81,13 @@ def _turn(run: Generation) -> Effects:
         outcomes = [outcome.as_plain() for outcome in _commit(run, judged)]
     else:
         proposal = yield from _propose(run, choice)
+        if run.constraint:
+            proposal = yield from _constrain(run, run.constraint, proposal)
         judged, proposal = yield from _verify(run, proposal)
         outcomes = _commit(run, judged)
     run.settle(outcomes)
+    if run.constraint:
+        run.constraint.settle(outcomes[-1])
     for outcome in outcomes:
         run.drafter.observe(outcome)
     run.tell(choice, proposal, outcomes)
@@ -124,11 +131,22 @@ def _stepwise(run: Generation, drafter: StepwiseDrafter, k: int, decider: Stepwi
         run.stepped(drafter.num_steps - before)
 
 
+def _constrain(
+    run: Generation, constraint: Constraint, proposal: Proposal | None
+) -> Generator[Effect, Any, Proposal | None]:
+    """As the grammar leaves it. Its drafting steps are counted here: they are no part of the pass's submit."""
+    constraint.num_steps = 0
+    try:
+        return (yield from constrain(constraint, run.sequence, proposal, run.draft_budget(), run.draws))
+    finally:
+        run.stepped(constraint.num_steps)
+
+
 def _verify(
     run: Generation, proposal: Proposal | None
 ) -> Generator[Effect, Readback, tuple[list[Judged], Proposal | None]]:
     """Run the target over the last token and the drafts, once a round; the judged rounds that are of use; the proposal, if run."""
-    batch = run.verify_submit(proposal)
+    batch = run.masked(run.verify_submit(proposal))
     try:
         readback = yield batch
     except DeviceFault:

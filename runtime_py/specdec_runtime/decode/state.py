@@ -11,10 +11,12 @@ from typing import Any
 from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, Fixed, Schedule, View
 from specdec_runtime.decode.commit import Limits
+from specdec_runtime.decode.constrain import FORCED, Constraint
 from specdec_runtime.decode.effects import Readback, Submit
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
 from specdec_runtime.decode.programs import Programs
 from specdec_runtime.decode.request import Request
+from specdec_runtime.decode.sampling import BLOCK, REJECT
 from specdec_runtime.decode.sequence import Sequence
 from specdec_runtime.faults import ContractError
 from specdec_runtime.plan.schema import Plan
@@ -47,6 +49,14 @@ class Generation:
         self._never_drafts = drafter.idle or self._max_drafts == 0
         self._steps = request.steps if self._never_drafts or self.schedule.looks else 1
         self._rounds = 1 if self._never_drafts else request.rounds
+        self.constraint: Constraint | None = None
+        if request.grammar is not None:
+            self.constraint = Constraint(plan, request.grammar, self.limits)
+            self._steps = self._rounds = 1  # the host makes each row's mask
+        self.draws = request.sampling.promise in (
+            REJECT,
+            BLOCK,
+        )  # the accept rule knows a model's distribution
         barred = programs.verify == "plain" and request.k > 0 and not drafter.idle
         self._fallbacks = {"rows_differ": 1} if barred else {}
         self._counts = dict.fromkeys(_COUNTS, 0)
@@ -81,18 +91,22 @@ class Generation:
         )
 
     def took(self, readback: Readback) -> None:
-        """The time of the submit that had the target in it."""
-        self._ms = sum(readback.ms)
+        """The time of the submit that had the target in it; none under a grammar, where drafting has its own."""
+        self._ms = 0.0 if self.constraint else sum(readback.ms)
 
     def tell(self, choice: Choice, proposal: Proposal | None, outcomes: list[Outcome]) -> None:
         """Count what was run, and let the schedule know: all rounds of the submit, and its time. proposal: what was in it."""
         rounds = tuple((one.num_accepted, one.num_evaluated) for one in outcomes if one.num_drafted)
+        if self.constraint:
+            rounds = self.constraint.own(rounds)
         if proposal is not None:
             what = {"source": proposal.source.name, "k": proposal.num_drafted, "rounds": proposal.rounds}
             choice = choice._replace(**what)
         else:
             choice = Choice(steps=choice.steps if choice.source is None else 1)
         self._choices[choice.label] = self._choices.get(choice.label, 0) + 1
+        if choice.source == FORCED.name:
+            choice = Choice()  # no schedule can choose it, and none learns from it
         num_committed = sum(len(one.ids) for one in outcomes)
         self.schedule.observe(Done(choice, num_committed, rounds, self._ms, self._lag))
 
@@ -133,6 +147,10 @@ class Generation:
         calls = [*proposal.calls, verify] + [*proposal.again, verify] * (rounds - 1)
         reads = [*proposal.reads, out] + ([("target.args", 0, 1)] if rounds > 1 else [])
         return Submit("round", [*writes, *proposal.writes], calls, reads)
+
+    def masked(self, batch: Submit) -> Submit:
+        """The pass with the masks of its rows, where there is a grammar."""
+        return batch._replace(masks=self.constraint.num_rows) if self.constraint else batch
 
     def _program(self, num_rows: int) -> str:
         return f"target.verify_{self._programs.width(self.target.model, num_rows)}"
@@ -179,6 +197,7 @@ class Generation:
                 "plain_steps": self._steps,
                 "rounds": self._rounds,
                 **self._counts,
+                **(self.constraint.counts if self.constraint else {}),
                 "fallbacks": {**self.drafter.fallbacks, **self._fallbacks},
                 "schedule": {
                     "name": self.schedule.name,
