@@ -54,14 +54,17 @@ def walk(matcher: Matcher, asked: Walk) -> tuple[Walked, list[Words]]:
             break
         if drafted[len(ids) : len(ids) + 1] != [token_id]:
             del drafted[len(ids) :]  # guessed after another id
+        goes_on = token_id not in matcher.stop_ids and matcher.accept(token_id)
+        num_walked += goes_on
+        row = matcher.mask() if goes_on else _everything(rows[0])  # of that row nothing is used
+        if not any(row):
+            break  # a dead end: for the next walk to tell, if the target goes there
         if token_id == only:
             forced.append(len(ids))
         ids.append(token_id)
-        if token_id in matcher.stop_ids or not matcher.accept(token_id):
-            rows.append(_everything(rows[0]))  # nothing of this row is used
+        rows.append(row)
+        if not goes_on:
             break
-        num_walked += 1
-        rows.append(matcher.mask())
     matcher.rollback(num_walked)
     return Walked(ids, forced), rows
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from typing import Any, NoReturn
 
 from specdec_runtime.faults import RequestError
+from specdec_runtime.grammars.bounds import bounded
 from specdec_runtime.grammars.ebnf import NOTHING, Rules, either, joined, literal, repeated
 from specdec_runtime.grammars.formats import FORMATS
-from specdec_runtime.grammars.numbers import INTEGER, MAX_DECIMALS, NUMBER, decimals, integers, numbers
+from specdec_runtime.grammars.numbers import INTEGER, NUMBER
 from specdec_runtime.grammars.regex import regex_ebnf
 
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
@@ -320,57 +320,7 @@ class _Converter:
         return self.rules.add("string", joined([r'"\""', regex_ebnf(pattern, True, where), r'"\""']))
 
     def _number(self, kind: str, schema: Mapping[str, Any], where: str) -> str:
-        low, has_low = self._bound(schema, "minimum", "exclusiveMinimum", max, where)
-        high, has_high = self._bound(schema, "maximum", "exclusiveMaximum", min, where)
-        places = max(-int(bound.as_tuple().exponent) for bound in (low or Decimal(0), high or Decimal(0)))  # type: ignore[operator]
-        if places > MAX_DECIMALS:
-            _refuse(f"a bound of more than {MAX_DECIMALS} decimals", where)
-        if kind == "number" and places <= 0:
-            whole = [None if bound is None else int(bound) for bound in (low, high)]
-            text = numbers(whole[0], whole[1], has_low, has_high)
-        else:
-            places = max(0, places) if kind == "number" else 0
-            text = self._steps(low, high, has_low, has_high, places)
-        if text is None:
-            _refuse("no number lies within its bounds", where)
-        return self.rules.add(kind, regex_ebnf(text))
-
-    @staticmethod
-    def _steps(
-        low: Decimal | None, high: Decimal | None, has_low: bool, has_high: bool, places: int
-    ) -> str | None:
-        """Whole multiples of 10^-places, by the bounds in that unit."""
-        unit = 10**places
-        first = (
-            None
-            if low is None
-            else -int(-low * unit // 1)
-            if low * unit % 1 == 0
-            else int(low * unit // 1) + 1
-        )
-        last = None if high is None else int(high * unit // 1)
-        if first is not None and low is not None and not has_low and low * unit == first:
-            first += 1
-        if last is not None and high is not None and not has_high and high * unit == last:
-            last -= 1
-        return decimals(first, last, places) if places else integers(first, last)
-
-    def _bound(
-        self, schema: Mapping[str, Any], key: str, beyond: str, stricter: Any, where: str
-    ) -> tuple[Decimal | None, bool]:
-        """The bound, and whether it is itself allowed."""
-        found: list[tuple[Decimal, bool]] = []
-        for name, included in ((key, True), (beyond, False)):
-            value = schema.get(name)
-            if value is None and name not in schema:
-                continue
-            if type(value) not in (int, float) or abs(value) > 10**15:
-                _refuse(f"{name} is {value!r}", where, "Give a number, at most 10^15 in size")
-            found.append((Decimal(repr(value)).normalize() + 0, included))
-        if not found:
-            return None, True
-        tightest = stricter(bound for bound, _ in found)
-        return tightest, all(included for bound, included in found if bound == tightest)
+        return self.rules.add(kind, regex_ebnf(bounded(kind, schema, where)))
 
     def _counts(self, schema: Mapping[str, Any], least: str, most: str, where: str) -> tuple[int, int | None]:
         low, high = schema.get(least, 0), schema.get(most)

@@ -51,11 +51,12 @@ def _alternatives(parts: list[str]) -> str | None:
 
 def _integers(low: int | None, high: int | None) -> list[str]:
     widest = max(MAX_DIGITS, len(str(abs(low or 0))), len(str(abs(high or 0))))
-    low, high = (1 - 10**widest if low is None else low), (10**widest - 1 if high is None else high)
-    parts = ["-" + "".join(text) for text in _by_length(max(1, -high), -low)] if low < 0 else []
-    if low <= 0 <= high:
+    first = 1 - 10**widest if low is None else low
+    last = 10**widest - 1 if high is None else high
+    parts = ["-" + "".join(text) for text in _by_length(max(1, -last), -first)] if first < 0 else []
+    if first <= 0 <= last:
         parts.append("0")
-    return parts + ["".join(text) for text in _by_length(max(1, low), high)]
+    return parts + ["".join(text) for text in _by_length(max(1, first), last)]
 
 
 def _by_length(low: int, high: int) -> list[list[str]]:

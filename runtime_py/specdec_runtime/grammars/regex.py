@@ -102,7 +102,7 @@ class _Parser:
         if char in "*+?{}]^":
             self.at -= 1
             raise self._bad(f"a {char} in a wrong place")
-        return self._characters(((ord(char), ord(char)),))
+        return self._characters(_just(ord(char)))
 
     def _group(self) -> str:
         if self._peek("?"):
@@ -162,7 +162,7 @@ class _Parser:
             ranges = CLASSES[char.lower()]
             return ranges if char.islower() else minus(ALL, ranges)
         if char in CONTROLS:
-            return ((CONTROLS[char],) * 2,)
+            return _just(CONTROLS[char])
         if char in "xu":
             digits = self.pattern[self.at : self.at + (2 if char == "x" else 4)]
             if len(digits) != (2 if char == "x" else 4) or not all(
@@ -170,26 +170,26 @@ class _Parser:
             ):
                 raise self._bad(f"a \\{char} without its digits")
             self.at += len(digits)
-            return ((int(digits, 16),) * 2,)
+            return _just(int(digits, 16))
         if char.isalnum():
             self.at -= 1
             raise self._bad(f"\\{char}, which is not supported,")
-        return ((ord(char),) * 2,)
+        return _just(ord(char))
 
     def _class(self) -> Ranges:
         negated = self._peek("^")
         self.at += negated
         found: list[tuple[int, int]] = []
         while not self._peek("]"):
-            low = self._class_item()
+            item = self._class_item()
             if self._peek("-") and not self._peek("-]"):
                 self.at += 1
-                high = self._class_item()
-                if len(low) > 1 or len(high) > 1 or low[0][0] > high[0][1] or low[0][0] != low[0][1]:
+                (low, *rest), (high, *more) = item, self._class_item()
+                if rest or more or low[0] != low[1] or high[0] != high[1] or low > high:
                     raise self._bad("a range that is none")
-                found.append((low[0][0], high[0][1]))
+                found.append((low[0], high[0]))
             else:
-                found.extend(low)
+                found.extend(item)
         self.at += 1
         ranges = merged(found)
         return minus(ALL, ranges) if negated else ranges
@@ -199,9 +199,9 @@ class _Parser:
         if char == "\\":
             if self._peek("b"):  # a backspace, in a class
                 self.at += 1
-                return ((8, 8),)
+                return _just(8)
             return self._escape()
-        return ((ord(char), ord(char)),)
+        return _just(ord(char))
 
     def _characters(self, ranges: Ranges) -> str:
         """One character of these."""
@@ -222,3 +222,7 @@ class _Parser:
 
 def _common(ranges: Ranges, others: Ranges) -> Ranges:
     return minus(ranges, minus(ALL, others))
+
+
+def _just(code: int) -> Ranges:
+    return ((code, code),)

@@ -1,0 +1,110 @@
+"""A toy grammar over token ids, a backend whose target obeys masks, and the answer by definition.
+
+A model here scores every id by the prefix; the token is the best that the mask of its row allows. The backend finds that mask
+where a device would: in the row of `sampling.mask` that belongs to the row of the pass.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Callable
+
+from specdec_runtime.backends.scripted import POISON, ScriptedBackend
+from specdec_runtime.decode.effects import Constrain
+from specdec_runtime.plan import Plan
+
+VOCAB = 13
+EOS = 0
+WORDS = 1  # of a row of masks: 13 ids, padded to 16
+Allowed = Callable[[tuple[int, ...]], frozenset[int]]  # the answer so far -> what may follow
+
+
+def mix(*parts) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=4).digest(), "little")
+
+
+def seeded_grammar(seed: int, forced_percent: int = 50, end: int = 9) -> Allowed:
+    """Often one id, else some; EOS now and then, and EOS alone from `end` tokens on."""
+
+    def allowed(answer: tuple[int, ...]) -> frozenset[int]:
+        if len(answer) >= end:
+            return frozenset({EOS})
+        ids = [1 + mix(seed, answer, i) % (VOCAB - 1) for i in range(4)]
+        if mix(seed, answer, "forced") % 100 < forced_percent:
+            return frozenset(ids[:1])
+        return frozenset(ids) | ({EOS} if mix(seed, answer, "may end") % 4 == 0 else frozenset())
+
+    return allowed
+
+
+class ToyMatcher:
+    """Counts its calls; refuses what the grammar does."""
+
+    def __init__(self, allowed: Allowed, stop_ids: list[int]) -> None:
+        self.allowed, self.stop_ids = allowed, frozenset(stop_ids)
+        self.answer: tuple[int, ...] = ()
+        self.most = 0
+
+    def accept(self, token_id: int) -> bool:
+        if token_id not in self.allowed(self.answer):
+            return False
+        self.answer += (token_id,)
+        self.most = max(self.most, len(self.answer))
+        return True
+
+    def mask(self) -> array:
+        assert not set(self.answer) & self.stop_ids, "nothing follows the end"
+        return array("I", [sum(1 << token_id for token_id in self.allowed(self.answer))])
+
+    def rollback(self, num_ids: int) -> None:
+        assert 0 <= num_ids <= len(self.answer)
+        self.answer = self.answer[: len(self.answer) - num_ids]
+
+
+class Toy:
+    """Opens matchers and keeps the last."""
+
+    def __init__(self, allowed: Allowed) -> None:
+        self.allowed = allowed
+        self.asked: list[Constrain] = []
+
+    def __call__(self, asked: Constrain) -> ToyMatcher:
+        self.asked.append(asked)
+        self.matcher = ToyMatcher(self.allowed, asked.stop_ids)
+        return self.matcher
+
+
+class MaskedBackend(ScriptedBackend):
+    """The target chooses among what its row's mask allows, by `scores`."""
+
+    def __init__(self, plan: Plan, seed: int, draft, script=None) -> None:
+        super().__init__(plan, lambda prefix: 0, draft, script)
+        self.tensors.setdefault("sampling.mask", [POISON] * 32 * WORDS)
+        self._seed = seed
+        self._lanes["target"].next_id = self._choose
+
+    def submit(self, batch):
+        self._start = next((values[0] for name, _, values in batch.writes if name == "target.args"), 0)
+        self._given = batch.masks
+        assert len(self.submits) < 400, "the run does not end"
+        return super().submit(batch)
+
+    def _choose(self, prefix: tuple[int, ...]) -> int:
+        row = len(prefix) - 1 - self._start
+        assert 0 <= row < self._given, "every row of the target has a mask"
+        word = self.tensors["sampling.mask"][row * WORDS]
+        allowed = [token_id for token_id in range(VOCAB) if word >> token_id & 1]
+        return best(self._seed, prefix, allowed)
+
+
+def best(seed: int, prefix: tuple[int, ...], allowed) -> int:
+    return max(allowed, key=lambda token_id: (mix(seed, prefix, token_id), -token_id))
+
+
+def defined(seed: int, allowed: Allowed, prompt: list[int], limit: int, max_context: int) -> list[int]:
+    """The answer one token after another, with no machinery at all."""
+    ids = list(prompt)
+    while len(ids) < min(len(prompt) + limit, max_context):
+        ids.append(best(seed, tuple(ids), allowed(tuple(ids[len(prompt) :]))))
+        if ids[-1] == EOS:
+            break
+    return ids[len(prompt) :]
