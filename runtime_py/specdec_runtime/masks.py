@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from typing import cast
 
 from specdec_runtime.decode.effects import Constrain, Submit, Walk, Walked
 from specdec_runtime.decode.grammar import Matcher, walk
@@ -48,4 +49,4 @@ class Masks:
         for row in self._rows[: batch.masks]:
             words += row
             words.extend([0] * (self._row_words - len(row)))
-        return batch._replace(writes=[*batch.writes, ("sampling.mask", 0, words)])
+        return batch._replace(writes=[*batch.writes, ("sampling.mask", 0, cast("list[int]", words))])

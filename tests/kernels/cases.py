@@ -14,8 +14,9 @@ from specdec_compiler.kernels import Params
 from specdec_compiler.kernels.base import OUT_ROWS
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, readable
 
+from .filter_cases import HARD, SETTINGS, settings
 from .forms import Arrays, kinds
-from .inputs import make_inputs
+from .inputs import NAMED_OF, make_inputs
 from .jobs import Work
 
 Edit = Callable[[Arrays, Params, int], None]  # (arguments, params, levels), in place
@@ -405,6 +406,162 @@ def _logit_rows() -> list[Case]:
     return rows
 
 
+def sampled(flags: int, temperature: float = 0.7, seed: int | None = None, bias=None) -> Edit:
+    """bias(ids with a logit, by the number of the place) -> their biases; every other id has one that would win."""
+
+    def edit(a: Arrays, p: Params, levels: int) -> None:
+        a["ints"][6], a["floats"][0] = flags, 1 / temperature
+        if seed is not None:
+            a["ints"][:2] = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32).view(np.int32)
+        if bias is not None:
+            ids = a["ids"] if "ids" in a else np.arange(int(p["n"]))
+            a["bias"][:] = 1e6
+            a["bias"][ids] = bias(np.arange(len(ids)))
+
+    return edit
+
+
+def both(*edits: Edit) -> Edit:
+    def edit(a: Arrays, p: Params, levels: int) -> None:
+        for each in edits:
+            each(a, p, levels)
+
+    return edit
+
+
+def _sampled_rows() -> list[Case]:
+    """Every flag; hot and cold; ids that are banned, all but one and all; ties without noise; the ends of seeds."""
+    rows = []
+    shapes = [
+        (301, 320, 8, 5, 0),
+        (303, 320, 1, 1, 255),
+        (2, 32, 4, 4, 3),
+        (49152, 49152, 2, 2, 17),
+        (16300, 16320, 8, 8, 500),
+    ]
+
+    def waves(at):
+        return np.where(at % 7 == 3, -3e38, 4 * np.sin(at))
+
+    edits = {
+        "noise": sampled(1),
+        "noise fed back later": both(sampled(1), fed_back_later),
+        "bias alone": sampled(2, 1.0, bias=waves),
+        "noise and bias": sampled(3, 1.3, bias=waves),
+        "neither": sampled(0, 1.0),
+        "cold": sampled(1, 0.01),
+        "hot": sampled(1, 100.0, seed=2**64 - 1),
+        "seed 0": sampled(1, 2.0, seed=0),
+        "all but one banned": sampled(3, 1.0, bias=lambda at: np.where(at == len(at) - 1, -100, -3e38)),
+        "all banned": sampled(3, 1.0, bias=lambda at: np.full(len(at), -3e38)),
+        "all banned, no noise": sampled(2, 1.0, bias=lambda at: np.full(len(at), -3e38)),
+    }
+    for n, padded, m, valid, start in shapes:
+        for named in ("", "_named"):
+            params = {
+                "m": m,
+                "n": n,
+                "padded": padded,
+                "tokens": 600,
+                "bias": (NAMED_OF if named else 1) * padded,
+            }
+            for name, edit in edits.items():
+                title = f"sampled{named} {n} rows {valid} of {m}, {name}"
+                rows.append(Case(title, "choose_sampled" + named, params, start, valid, edit))
+    wide = {"m": 8, "n": 301, "padded": 320, "tokens": 600, "bias": 960}
+    for op in ("choose_sampled", "choose_sampled_named"):
+        ties = both(rows_of("logits", **TIES), sampled(0, 1.0))
+        rows.append(Case(f"{op} ties", op, wide, 0, None, ties))
+        bad = both(rows_of("logits", **NOT_FINITE_LOGITS), sampled(1))
+        rows.append(Case(f"{op} not finite", op, wide, 0, None, bad))
+    return rows
+
+
+def _filter_rows() -> list[Case]:
+    """Every setting over a small vocabulary; several of them over large ones, hard logits, and rows that are not finite."""
+    rows = []
+
+    def add(name: str, params: dict[str, int | str], start: int, valid: int | None, edit: Edit) -> None:
+        rows.append(Case(f"filtered {name}", "filtered", params, start, valid, edit))
+        rows.append(Case(f"filter and choose {name}", "choose_filtered", params, start, valid, edit))
+
+    small = {"m": 8, "n": 301, "padded": 320, "tokens": 600}
+    for name, edit in SETTINGS.items():
+        add(f"301 {name}", small, 9, 5, edit)
+    for name in ("everything", "banned", "all penalties, prompt only"):
+        add(f"301 at the start, {name}", small, 0, 2, SETTINGS[name])
+    shapes: list[tuple[dict[str, int | str], int, int]] = [
+        ({"m": 8, "n": 5001, "padded": 5024, "tokens": 600}, 300, 8),
+        ({"m": 2, "n": 49152, "padded": 49152, "tokens": 600}, 500, 2),
+        ({"m": 1, "n": 262144, "padded": 262144, "tokens": 600}, 77, 1),
+    ]
+    large = (
+        "repetition",
+        "banned",
+        "stops too early",
+        "top 40",
+        "top 290",
+        "top of more than all",
+        "mass .9",
+    )
+    large = (*large, "mass .97", "mask of few, mass .9", "top 100, mass .8", "everything")
+    for params, start, valid in shapes:
+        for name in large:
+            add(f"{params['n']} {name}", params, start, valid, SETTINGS[name])
+    hard = {
+        "top 5": settings(top_k=5, temperature=1),
+        "top 700": settings(top_k=700, temperature=1),
+        "mass .5": settings(top_p=0.5, temperature=1),
+        "top 700, mass .7": settings(top_k=700, top_p=0.7, temperature=1),
+        "least .3": settings(min_p=0.3, temperature=1),
+    }
+    for name, edit in hard.items():
+        both_of = both(rows_of("logits", **HARD), edit)
+        add(f"301 hard, {name}", small, 9, None, both_of)
+        add(f"5001 hard, {name}", shapes[0][0], 9, None, both_of)
+    for name in ("nothing", "top 40", "mass .9", "mask of few, mass .9"):
+        add(
+            f"not finite, {name}",
+            small,
+            9,
+            None,
+            both(rows_of("logits", **NOT_FINITE_LOGITS), SETTINGS[name]),
+        )
+    rows.append(
+        Case(
+            "filter and choose fed back",
+            "choose_filtered",
+            small,
+            9,
+            3,
+            both(SETTINGS["everything"], feedback),
+        )
+    )
+    return rows
+
+
+def _logprob_rows() -> list[Case]:
+    rows = []
+    for n, padded, m, valid, first in ((301, 320, 8, 5, 3), (5001, 5024, 1, 1, 31), (49152, 49152, 2, 2, 0)):
+        params: dict[str, int | str] = {"m": m, "n": n, "padded": padded}
+        end = f"{n} rows {valid} of {m}"
+        rows.append(Case(f"logprobs {end}", "logprobs", params, 5, valid, first_row(first)))
+    small: dict[str, int | str] = {"m": 8, "n": 301, "padded": 320}
+    ties = {name: edit for name, edit in TIES.items() if name != "far_apart"}
+    rows.append(Case("logprobs ties", "logprobs", small, 0, 7, rows_of("logits", **ties)))
+    rows.append(Case("logprobs after feedback", "logprobs", small, 0, 1, both(first_row(4), feedback)))
+    few: dict[str, int | str] = {"m": 1, "n": 4, "padded": 32}
+    rows.append(Case("logprobs of four ids", "logprobs", few, 0, 1))
+    return rows
+
+
+def first_row(row: int) -> Edit:
+    def edit(a: Arrays, p: Params, levels: int) -> None:
+        a["args"][3] = row
+
+    return edit
+
+
 def _accept_rows() -> list[Case]:
     """Every number of rows and of drafts that stand; rows that are no token, where they matter and where they do not."""
     params: dict[str, int | str] = {"n": 301, "tokens": 600}
@@ -444,5 +601,8 @@ CASES = [
     *_linear_rows(),
     *_cache_rows(),
     *_logit_rows(),
+    *_sampled_rows(),
+    *_filter_rows(),
+    *_logprob_rows(),
     *_accept_rows(),
 ]

@@ -12,7 +12,7 @@ from specdec_compiler.kernels.base import MAX_ROWS, OUT_ROWS
 from specdec_compiler.kernels.twins import page_index, readable
 
 from .cases import EPS
-from .forms import CHOOSING, Arrays, arguments, kinds, real
+from .forms import CHOOSING, FILTERED, Arrays, arguments, kinds, real
 from .inputs import blank, make_inputs
 from .jobs import Work
 
@@ -44,12 +44,18 @@ ROW_INPUTS = {
     "concat2": ("x0", "x1"),
     "concat3": ("x0", "x1", "x2"),
     **dict.fromkeys(CHOOSING, ("logits",)),
+    "choose_filtered": ("logits", "mask"),
+    "filtered": ("logits", "mask"),
+    "logprobs": ("logits", "out"),
     "score": ("logits", "score_ids"),
 }
 EMBED = ("embed", "embed_rows")
-POSITIONAL = (*EMBED, "rope_append", "qkv_rope", "attention", "attend")
+SAMPLED = ("choose_sampled", "choose_sampled_named")
+POSITIONAL = (*EMBED, "rope_append", "qkv_rope", "attention", "attend", *SAMPLED, *FILTERED)
 FIXED_ROWS = {  # as many rows at every width
     **{(op, name): OUT_ROWS for op in CHOOSING for name in ("out", "stats")},
+    **{(op, "mask"): OUT_ROWS for op in FILTERED},
+    **{("logprobs", name): OUT_ROWS for name in ("out", "top")},
     ("score", "score"): MAX_ROWS,
     ("score", "score_ids"): MAX_ROWS,
 }
@@ -221,6 +227,10 @@ SPECS = [
     *(
         Spec(op, {"n": 5001, "padded": 5024, "tokens": 600}, widths=VERIFY_WIDTHS)
         for op in ("choose_measured", "choose_named", "choose_measured_named")
+    ),
+    *(
+        Spec(op, {"n": 5001, "padded": 5024, "tokens": 600, "bias": 15072}, 40, VERIFY_WIDTHS)
+        for op in SAMPLED
     ),
     Spec("score", {"n": 301, "padded": 320}, widths=VERIFY_WIDTHS),
 ]

@@ -158,7 +158,7 @@ def test_the_end_is_only_where_the_grammar_has_it():
 
 
 def test_a_row_that_is_not_finite_gets_its_plain_retry_and_its_mask():
-    script = Script(not_finite={(1, "target.verify_4", 0)})
+    script = Script(not_finite={(1, "target.filter_4", 0)})
     allowed = seeded_grammar(7, 100)
     found, _ = run(7, allowed, k=3, script=script)
     assert found.ids == defined(7, allowed, PROMPT, 20, 40)

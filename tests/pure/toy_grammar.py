@@ -79,8 +79,10 @@ class MaskedBackend(ScriptedBackend):
     def __init__(self, plan: Plan, seed: int, draft, script=None) -> None:
         super().__init__(plan, lambda prefix: 0, draft, script)
         self.tensors.setdefault("sampling.mask", [POISON] * 32 * WORDS)
+        for width in (1, 2, 4, 8):  # its verify programs stand in for those that apply masks
+            self._widths.setdefault(f"target.filter_{width}", width)
         self._seed = seed
-        self._lanes["target"].next_id = self._choose
+        self._lanes["target"].next_id = self._best
 
     def submit(self, batch):
         self._start = next((values[0] for name, _, values in batch.writes if name == "target.args"), 0)
@@ -88,7 +90,7 @@ class MaskedBackend(ScriptedBackend):
         assert len(self.submits) < 400, "the run does not end"
         return super().submit(batch)
 
-    def _choose(self, prefix: tuple[int, ...]) -> int:
+    def _best(self, prefix: tuple[int, ...]) -> int:
         row = len(prefix) - 1 - self._start
         assert 0 <= row < self._given, "every row of the target has a mask"
         word = self.tensors["sampling.mask"][row * WORDS]

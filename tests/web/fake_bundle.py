@@ -28,6 +28,7 @@ from specdec_runtime.plan import (
     dump_plan,
     load_plan,
 )
+from specdec_runtime.plan.schema import sampling_tensors
 from specdec_tools.byte_map import byte_level_alphabet
 
 SOURCES = Path(__file__).parent / "fake"
@@ -172,11 +173,13 @@ def _programs(builder: _TargetBuilder, models: tuple[Model, ...]) -> tuple[Progr
         programs.append(builder.program(model.role, "prefill", 32, ("prefill",)))
         for width in model.widths:
             if model.role == "draft":
-                programs.append(builder.program("draft", "step", width, ("step", "feedback"), f"_{width}"))
+                for kind in ("step", "sample"):  # no noise in the fake model
+                    programs.append(builder.program("draft", kind, width, ("step", "feedback"), f"_{width}"))
                 measured = ("step", "measure", "feedback")
                 programs.append(builder.program("draft", "measure", width, measured, f"_{width}"))
                 continue
-            programs.append(builder.program("target", "verify", width, ("verify", "feedback"), f"_{width}"))
+            for kind in ("verify", "sample"):
+                programs.append(builder.program("target", kind, width, ("verify", "feedback"), f"_{width}"))
             programs.append(builder.program("target", "score", width, ("score",), f"_{width}"))
         if model.role == "draft":
             programs.append(builder.program("draft", "accept", 8, ("accept",)))
@@ -199,6 +202,8 @@ def _target(name: str, models: tuple[Model, ...], files, sources: dict[str, tupl
     builder.add("target.logits", "float32", (8, PADDED), "scratch")
     builder.add("target.score_ids", "int32", (8,), "state")
     builder.add("target.score", "float32", (8, 3), "state")
+    for name, (dtype, shape) in sampling_tensors(PADDED).items():
+        builder.add(name, dtype, shape, "state")
     if len(models) > 1:
         builder.add("draft.stats", "float32", (32, 2), "state")
     kernels = tuple(_kernel(kernel, gpu, sources.get(kernel, (0, 0))) for kernel in KERNELS)

@@ -167,6 +167,30 @@ def tree_of(buffer, tx, size: int, merge: Callable) -> None:
     tree(tx, size, lambda step: store(buffer, tx, merge(buffer[tx], buffer[tx + step])))
 
 
+def _atomic(function: str, buffer, index, *values):
+    return T.call_extern("int32", function, T.address_of(buffer[index]), *values)
+
+
+def atomic_store(buffer, index, value) -> None:
+    """GPU: an int32 in workgroup memory. A buffer that is used by one of these four is used by nothing else (passes/lower.py)."""
+    T.evaluate(_atomic("atomicStore", buffer, index, value))
+
+
+def atomic_add(buffer, index, value) -> None:
+    """Add to it; in any order, integers give the same sum."""
+    T.evaluate(_atomic("atomicAdd", buffer, index, value))
+
+
+def atomic_or(buffer, index, value) -> None:
+    """Set bits of it."""
+    T.evaluate(_atomic("atomicOr", buffer, index, value))
+
+
+def atomic_load(buffer, index):
+    """Its value."""
+    return _atomic("atomicLoad", buffer, index)
+
+
 def add(a, b):
     """a + b, as a merge of tree_of."""
     return a + b
@@ -203,7 +227,7 @@ def exp4(x):
     return v[0]
 
 
-_LOG_POLY = (
+LOG_POLY = (
     7.0376836292e-2,
     -1.1514610310e-1,
     1.1676998740e-1,
@@ -227,8 +251,8 @@ def log1(x):
     e = T.bind(T.cast(T.Select(small, exponent - 1, exponent), "float32"))
     m = T.bind(T.Select(small, half + half, half) - f32(1.0))
     square = T.bind(m * m)
-    poly = f32(_LOG_POLY[0])
-    for coefficient in _LOG_POLY[1:]:
+    poly = f32(LOG_POLY[0])
+    for coefficient in LOG_POLY[1:]:
         poly = T.bind(poly * m + f32(coefficient))
     y = T.bind(poly * m * square + e * f32(-2.12194440e-4) - square * f32(0.5))
     return T.bind(m + y + e * f32(0.693359375))

@@ -12,10 +12,10 @@ from itertools import takewhile
 from typing import Any
 
 from specdec_runtime.decode.commit import Limits
-from specdec_runtime.decode.effects import Constrain, Readback, Submit, Walk, Walked, check_readback
+from specdec_runtime.decode.effects import Constrain, Walk, Walked
 from specdec_runtime.decode.interfaces import Outcome, Proposal
 from specdec_runtime.decode.sequence import Sequence
-from specdec_runtime.faults import ContractError, DeviceFault
+from specdec_runtime.faults import ContractError
 from specdec_runtime.grammars import lowered
 from specdec_runtime.plan.schema import Plan
 
@@ -52,7 +52,6 @@ class Constraint:
             0  # drafts of the pass that are the drafter's, before the first that the grammar put in its place
         )
         self._forced: list[int] = []
-        self.num_steps = 0  # of the draft model for the pass to come, in submits of their own
         self.counts = {"num_forced": 0, "num_forced_accepted": 0, "num_cut": 0}
 
     def begin(self) -> Constrain:
@@ -83,21 +82,13 @@ class Constraint:
         return tuple((min(accepted, own), min(judged, own)) for accepted, judged in rounds if own)
 
 
-Constraining = Generator[Submit | Walk, Any, Proposal | None]
-
-
 def constrain(
-    constraint: Constraint, sequence: Sequence, proposal: Proposal | None, budget: int, drawn: bool = False
-) -> Constraining:
-    """The proposal as the grammar leaves it: its ids known, the forbidden cut, the forced put in; None: a plain pass.
+    constraint: Constraint, sequence: Sequence, proposal: Proposal | None, budget: int, drawn: bool
+) -> Generator[Walk, Walked, Proposal | None]:
+    """A proposal of known ids as the grammar leaves it: the forbidden cut, the forced put in; None: a plain pass.
 
-    drawn: the accept rule knows the distribution that a model's drafts were drawn from (modes reject and block).
+    drawn: the accept rule knows the distribution that the drafts were drawn from (modes reject and block).
     """
-    if proposal is not None and proposal.calls:
-        constraint.num_steps = sum(call.startswith("draft.step") for call in proposal.calls)
-        proposal = yield from _known(sequence, proposal)
-    else:
-        drawn = False  # a lookup's ids are point masses
     drafted = list(proposal.ids) if proposal else []
     walked = yield constraint.asked(sequence, drafted, budget, drawn)
     if not isinstance(walked, Walked) or len(walked.ids) > budget:
@@ -107,18 +98,3 @@ def constrain(
         return None
     source = proposal.source if proposal and walked.ids[:1] == drafted[:1] else FORCED
     return Proposal(source, len(walked.ids), walked.ids)
-
-
-def _known(sequence: Sequence, proposal: Proposal) -> Generator[Submit, Readback, Proposal | None]:
-    """A model's drafts in a submit of their own: the host must know them to make the masks."""
-    writes = [*sequence.token_writes(len(sequence)), *proposal.writes]
-    batch = Submit("draft", writes, list(proposal.calls), list(proposal.reads))
-    try:
-        readback = yield batch
-    except DeviceFault:
-        proposal.source.failed("device_fault")
-        return None
-    check_readback(batch, readback)
-    sequence.landed(len(sequence))
-    ids = proposal.source.drafted(readback.values, 0)
-    return Proposal(proposal.source, len(ids), ids) if ids else None

@@ -8,13 +8,13 @@ cross; weights, activations and KV never do, nor do a grammar's masks: the pump 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from specdec_runtime.faults import ContractError
 
-Write = tuple[str, int, Sequence[int]]  # tensor name, first element, values
+Write = tuple[str, int, list[Any]]  # tensor name, first element, values
 Read = tuple[str, int, int]  # tensor name, first element, number of elements
 
 KINDS = ("prefill", "draft", "verify", "round", "score")

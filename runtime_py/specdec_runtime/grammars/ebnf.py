@@ -1,7 +1,9 @@
 """EBNF text, in the form that XGrammar reads: literals, classes, rules.
 
-Knows no schema and no engine. Invariants: every text is ASCII where it can be (escapes for the rest of a class), so that it
-crosses to JavaScript as it is; a rule's name is made here, once.
+Knows no schema. The engine (0.1.27, in both worlds) reads more than this file writes, and reads some of it wrongly: a class of
+characters above ASCII counts bytes, and a repetition with counts of anything but a class can match more often (tests/grammar).
+So a class is ASCII, or everything but some ASCII, or a choice of single characters; and counted units are written out.
+Invariants: every text is ASCII (escapes for the rest), so that it crosses to JavaScript as it is; a rule's name is made here, once.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ LAST = 0x10FFFF
 SURROGATES = (0xD800, 0xDFFF)
 Ranges = tuple[tuple[int, int], ...]  # of code points, rising, apart from each other
 
+MAX_CHOICES = 256  # characters above ASCII that a class may name
 NOTHING = '""'
 
 
@@ -30,9 +33,25 @@ def _escape(code: int) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def one_of(ranges: Ranges) -> str:
-    """A class: one character of these."""
-    return "[" + "".join(_span(low, high) for low, high in ranges) + "]"
+def one_of(ranges: Ranges) -> str | None:
+    """One character of these; None where the engine has no way to say it."""
+    ascii_part = _common_ascii(ranges)
+    above = minus(ranges, ((0, 127),))
+    if above == merged([(128, LAST)]):
+        others = minus(((0, 127),), ascii_part)
+        return "[^" + "".join(_span(low, high) for low, high in others) + "]" if others else None
+    if sum(high - low + 1 for low, high in above) > MAX_CHOICES:
+        return None
+    choices = [literal(chr(code)) for low, high in above for code in range(low, high + 1)]
+    if len(ascii_part) == 1 and ascii_part[0][0] == ascii_part[0][1]:
+        choices.insert(0, literal(chr(ascii_part[0][0])))
+    elif ascii_part:
+        choices.insert(0, "[" + "".join(_span(low, high) for low, high in ascii_part) + "]")
+    return either(choices) if choices else None
+
+
+def _common_ascii(ranges: Ranges) -> Ranges:
+    return minus(ranges, ((128, LAST),))
 
 
 def _span(low: int, high: int) -> str:
@@ -57,15 +76,24 @@ def either(choices: Iterable[str]) -> str:
 
 
 def repeated(part: str, least: int, most: int | None) -> str:
-    """That often; `part` is one unit or gets brackets."""
+    """That often. What is no single class is written out, each optional one inside the one before."""
     if most == 0:
         return NOTHING
     if (least, most) == (1, 1):
         return part
-    unit = f"({part})"
+    unit = part if part.startswith("[") and part.count("[") == 1 else f"({part})"
+    if most is None and least <= 1:
+        return unit + ("+" if least else "*")
+    if (least, most) == (0, 1):
+        return f"{unit}?"
+    if unit == part:
+        return f"{unit}{{{least},{'' if most is None else most}}}"
     if most is None:
-        return unit + {0: "*", 1: "+"}.get(least, f"{{{least},}}")
-    return unit + ("?" if (least, most) == (0, 1) else f"{{{least},{most}}}")
+        return joined([*[unit] * least, f"{unit}*"])
+    rest = NOTHING
+    for _ in range(most - least):
+        rest = f"({joined([unit, rest])})?"
+    return joined([*[unit] * least, rest])
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> Ranges:

@@ -39,7 +39,9 @@ ALONE = (
 )  # one of them, and no other constraint, but a type beside enum and const
 KNOWN = ANNOTATIONS | {"type", *ALONE} | set().union(*OF_TYPE.values())
 MAX_DEPTH = 64
-MAX_COUNT = 1000  # of minItems, maxItems, minLength, maxLength
+MAX_COUNT = 1000  # of minLength, maxLength
+MAX_ITEMS = 64  # of minItems, maxItems: they are written out
+PLAIN = r'[^"\\\u0000-\u001f]'  # characters of a string of limited length: none that needs an escape
 
 CHARACTER = (
     r'[^"\\\u0000-\u001f] | "\\" (["\\/bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} '
@@ -309,7 +311,7 @@ class _Converter:
         if len(special) + ((least, most) != (0, None)) > 1:
             _refuse("two of a length, pattern and format", where)
         if not special:
-            return joined([r'"\""', repeated(self._character(), least, most), r'"\""'])
+            return joined([r'"\""', repeated(PLAIN, least, most), r'"\""'])
         pattern = schema.get("pattern")
         if special == ["format"]:
             pattern = FORMATS.get(schema["format"]) if isinstance(schema["format"], str) else None
@@ -325,8 +327,9 @@ class _Converter:
     def _counts(self, schema: Mapping[str, Any], least: str, most: str, where: str) -> tuple[int, int | None]:
         low, high = schema.get(least, 0), schema.get(most)
         for name, value in ((least, low), (most, high)):
-            if value is not None and (type(value) is not int or not 0 <= value <= MAX_COUNT):
-                _refuse(f"{name} is {value!r}", where, f"Give a whole number from 0 to {MAX_COUNT}")
+            limit = MAX_ITEMS if name.endswith("Items") else MAX_COUNT
+            if value is not None and (type(value) is not int or not 0 <= value <= limit):
+                _refuse(f"{name} is {value!r}", where, f"Give a whole number from 0 to {limit}")
         if high is not None and low > high:
             _refuse(f"{least} is above {most}", where)
         return low, high

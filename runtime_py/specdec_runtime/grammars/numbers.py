@@ -35,13 +35,10 @@ def numbers(low: int | None, high: int | None, has_low: bool = True, has_high: b
 
 def decimals(low: int | None, high: int | None, places: int) -> str | None:
     """The multiples of 10^-places from low to high (in that unit), written with all their places."""
-    limit = 10 ** (MAX_DIGITS)
-    low, high = -limit if low is None else low, limit if high is None else high
-    parts = []
-    if high >= 0:
-        parts += [_pointed(text, places) for text in _padded(max(0, low), high, places)]
-    if low < 0:
-        parts += ["-" + _pointed(text, places) for text in _padded(max(1, -high), -low, places)]
+    limit = 10**MAX_DIGITS
+    first, last = -limit if low is None else low, limit if high is None else high
+    parts = _padded(max(0, first), last, places)
+    parts += ["-" + text for text in _padded(max(1, -last), -first, places)]
     return _alternatives(parts)
 
 
@@ -53,39 +50,54 @@ def _integers(low: int | None, high: int | None) -> list[str]:
     widest = max(MAX_DIGITS, len(str(abs(low or 0))), len(str(abs(high or 0))))
     first = 1 - 10**widest if low is None else low
     last = 10**widest - 1 if high is None else high
-    parts = ["-" + "".join(text) for text in _by_length(max(1, -last), -first)] if first < 0 else []
+    parts = ["-" + text for text in _by_length(max(1, -last), -first)]
     if first <= 0 <= last:
         parts.append("0")
-    return parts + ["".join(text) for text in _by_length(max(1, first), last)]
+    return parts + list(_by_length(max(1, first), last))
 
 
-def _by_length(low: int, high: int) -> list[list[str]]:
-    """Whole numbers above 0, by their number of digits; a text is a list of one unit a digit."""
-    found = []
-    for digits in range(len(str(max(low, 1))), len(str(max(high, 1))) + 1):
+def _by_length(low: int, high: int) -> list[str]:
+    """Whole numbers above 0; those lengths that are there whole are one text."""
+    found, whole = [], list[int]()
+    for digits in range(len(str(low)), len(str(max(high, 1))) + 1):
         first, last = max(low, 10 ** (digits - 1)), min(high, 10**digits - 1)
-        if first <= last:
-            found += _same_length(str(first), str(last))
+        if (first, last) == (10 ** (digits - 1), 10**digits - 1):
+            whole.append(digits)
+        elif first <= last:
+            found += ["".join(text) for text in _same_length(str(first), str(last))]
+    if whole:
+        found.append("[1-9]" + _digits(whole[0] - 1, whole[-1] - 1))
     return found
 
 
-def _padded(low: int, high: int, places: int) -> list[list[str]]:
-    """The same with zeros in front up to one digit before the point."""
-    width = places + 1
-    found = (
-        _same_length(str(low).zfill(width), str(min(high, 10**width - 1)).zfill(width))
-        if low < 10**width
-        else []
-    )
-    return (found if low <= high else []) + _by_length(max(low, 10**width), high)
+def _digits(least: int, most: int) -> str:
+    if most <= 1:
+        return "[0-9]" * least + "[0-9]?" * (most - least)
+    return f"[0-9]{{{least},{most}}}"
 
 
-def _pointed(units: list[str], places: int) -> str:
-    return "".join(units[:-places]) + r"\." + "".join(units[-places:])
+def _padded(low: int, high: int, places: int) -> list[str]:
+    """Whole numbers with a point before their last digits, and zeros in front of it where there is nothing."""
+    found, whole = [], list[int]()
+    for digits in range(max(len(str(low)), places + 1), max(len(str(max(high, 0))), places + 1) + 1):
+        least = 0 if digits == places + 1 else 10 ** (digits - 1)
+        first, last = max(low, least), min(high, 10**digits - 1)
+        if least and (first, last) == (least, 10**digits - 1):
+            whole.append(digits - places)
+        elif first <= last:
+            texts = _same_length(str(first).zfill(digits), str(last).zfill(digits))
+            found += [_pointed(text, places) for text in texts]
+    if whole:
+        found.append(f"[1-9]{_digits(whole[0] - 1, whole[-1] - 1)}\\.[0-9]{{{places}}}")
+    return found
+
+
+def _pointed(digits: list[str], places: int) -> str:
+    return "".join(digits[:-places]) + r"\." + "".join(digits[-places:])
 
 
 def _same_length(low: str, high: str) -> list[list[str]]:
-    """Digits from low to high, of one length."""
+    """Digits from low to high, of one length; a text is a list of one unit a digit."""
     if not low:
         return [[]]
     if low[0] == high[0]:

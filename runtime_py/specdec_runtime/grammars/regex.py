@@ -26,10 +26,11 @@ DIGITS: Ranges = ((48, 57),)
 WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
 SPACE: Ranges = ((9, 13), (32, 32))
 ALL: Ranges = ((0, LAST),)
-NEWLINES: Ranges = ((10, 10), (13, 13), (0x2028, 0x2029))
+NEWLINES: Ranges = ((10, 10), (13, 13))
 CLASSES = {"d": DIGITS, "w": WORD, "s": SPACE}
 CONTROLS = {"t": 9, "n": 10, "r": 13, "f": 12, "v": 11, "0": 0}
-MAX_REPEAT = 1000
+MAX_REPEAT = 1000  # of a character; of what is written out MAX_WRITTEN
+MAX_WRITTEN = 64
 MAX_DEPTH = 50
 
 JSON_ESCAPES = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
@@ -142,6 +143,8 @@ class _Parser:
             self.at += 1
         if self.at < len(self.pattern) and self.pattern[self.at] in "*+?{":
             raise self._bad("a repetition of a repetition")
+        if not unit.startswith("[") and max(least, most or 0) > MAX_WRITTEN:
+            raise self._bad(f"more than {MAX_WRITTEN} of what is more than a character")
         return NOTHING if unit == NOTHING else repeated(unit, least, most)
 
     def _counts(self) -> tuple[int, int | None]:
@@ -211,10 +214,11 @@ class _Parser:
             escaped = [code for code in JSON_ESCAPES if any(low <= code <= high for low, high in ranges)]
             choices = [literal("\\" + JSON_ESCAPES[code]) for code in escaped]
             ranges = _common(ranges, JSON_PLAIN)
-        if len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-            choices.insert(0, literal(chr(ranges[0][0])))
-        elif ranges:
-            choices.insert(0, one_of(ranges))
+        if ranges:
+            one = one_of(ranges)
+            if one is None:
+                raise self._bad("a class of many characters above ASCII, but not all of them,")
+            choices.insert(0, one)
         if not choices:
             raise self._bad("a class of no characters that can stand here")
         return either(choices)
