@@ -122,6 +122,7 @@ SETTINGS: Mapping[str, Edit] = {
     "top 20, mass .95, least .1": settings(top_k=20, top_p=0.95, min_p=0.1, temperature=1.5),
     "mask of few, mass .9": settings(mask=one_in(50), top_p=0.9),
     "mask of few, top 40": settings(mask=one_in(20), top_k=40),
+    "frozen": settings(temperature=1e-30, top_k=5, top_p=0.9),
     "everything": EVERYTHING,
 }
 

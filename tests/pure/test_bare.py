@@ -83,6 +83,7 @@ ALLOWED = {
     "drafters/": ("decode", "plan", "faults"),
     "backends/scripted": (
         "decode.effects",
+        "decode.pipeline",
         "decode.rng",
         "decode.sampling_state",
         "plan",

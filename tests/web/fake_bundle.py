@@ -178,9 +178,10 @@ def _programs(builder: _TargetBuilder, models: tuple[Model, ...]) -> tuple[Progr
                 measured = ("step", "measure", "feedback")
                 programs.append(builder.program("draft", "measure", width, measured, f"_{width}"))
                 continue
-            for kind in ("verify", "sample"):
+            for kind in ("verify", "sample", "filter"):
                 programs.append(builder.program("target", kind, width, ("verify", "feedback"), f"_{width}"))
-            programs.append(builder.program("target", "score", width, ("score",), f"_{width}"))
+            for kind in ("score", "logprobs"):  # nobody reads the fake model's log-probabilities
+                programs.append(builder.program("target", kind, width, ("score",), f"_{width}"))
         if model.role == "draft":
             programs.append(builder.program("draft", "accept", 8, ("accept",)))
     return tuple(programs)

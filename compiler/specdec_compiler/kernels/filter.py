@@ -27,7 +27,8 @@ from .select import logits_buffer
 DROPPED = (
     -3.0e38
 )  # the value of an id that cannot be chosen: finite, and stays the least with any noise added
-LARGEST = 1.0e30  # other values lie within plus and minus this; what falls below counts as dropped
+LARGEST = 1.0e37  # other values lie within plus and minus this
+LEAST = -1.0e30  # a logit that its processors bring below this counts as dropped
 TOP_K, PROMPT_LEN, MIN_LEN, NUM_STOPS, FLAGS, NUM_BANNED, FIRST_STOP, MAX_STOPS = 2, 3, 4, 5, 6, 7, 16, 32
 INV_T, TOP_P, MIN_P, REPETITION, FREQUENCY, PRESENCE = 0, 1, 2, 3, 4, 5
 NOISE, BIAS, MASK, PENALTIES, BANNED = 1, 2, 4, 8, 16  # flags

@@ -17,6 +17,7 @@ from .filter import (
     HALF_BITS,
     INV_T,
     LARGEST,
+    LEAST,
     MASK,
     MAX_STOPS,
     MIN_LEN,
@@ -128,7 +129,7 @@ def process_cpu(name: str, p: Params):
             def finish(at, value):
                 scaled = value * splat(floats[INV_T])
                 bound = T.max(T.min(scaled, splat(f32(LARGEST))), splat(f32(-LARGEST)))
-                kept = T.Select(value > splat(f32(-LARGEST)), bound, splat(f32(DROPPED)))
+                kept = T.Select(value > splat(f32(LEAST)), bound, splat(f32(DROPPED)))
                 logit = load4(logits, base + at)
                 return T.Select(is_finite_bits(logit, 4), kept, logit)
 

@@ -25,6 +25,7 @@ from .filter import (
     HALF_BITS,
     INV_T,
     LARGEST,
+    LEAST,
     MASK,
     MAX_STOPS,
     MIN_LEN,
@@ -123,7 +124,7 @@ def process_gpu(name: str, p: Params):
                             allowed = T.bitwise_and(bit, T.uint32(1)) != T.uint32(0)
                             store(value, 0, T.Select(allowed, value[0], f32(DROPPED)))
                         scaled = T.max(T.min(value[0] * floats[INV_T], f32(LARGEST)), f32(-LARGEST))
-                        kept = T.Select(value[0] > f32(-LARGEST), scaled, f32(DROPPED))
+                        kept = T.Select(value[0] > f32(LEAST), scaled, f32(DROPPED))
                         done = T.Select(is_finite_bits(logit), kept, logit)
                         store(z, row * padded + at, T.Select(at < vocab, done, f32(DROPPED)))
 

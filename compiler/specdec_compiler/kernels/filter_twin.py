@@ -16,7 +16,7 @@ from .base import Params
 from .noise_twin import gumbel
 
 Arrays = Mapping[str, np.ndarray]
-LARGEST = 1e30
+LARGEST, LEAST = 1e37, -1e30
 
 
 def _raw(p: Params, a: Arrays, row: int) -> np.ndarray:
@@ -57,7 +57,7 @@ def _processed(p: Params, a: Arrays, row: int) -> np.ndarray:
         bits = np.unpackbits(words.view(np.uint8), bitorder="little")[: len(z)]
         z[bits == 0] = -np.inf
     z[_banned(a, prefix)] = -np.inf
-    z[z <= -LARGEST] = -np.inf
+    z[z <= LEAST] = -np.inf
     bounded = np.clip(z * float(a["floats"][0]), -LARGEST, LARGEST)
     return np.where(np.isfinite(z), bounded, -np.inf)
 

@@ -6,6 +6,7 @@ from specdec_runtime.decode.rng import NOISE
 from tvm.script.ir_builder import tirx as T
 
 from .base import ARGS, OUT_ROWS, Form, Op, Params, by_row
+from .filter import LARGEST
 from .ir import F32X4, cpu_func, f32, is_finite_bits, load4, local, splat, store, when
 from .noise import INTS, gumbel, random_bits
 from .sample import HAS_NOISE, _flag, _Row
@@ -51,7 +52,7 @@ def _noisy(value, token_id, row, args, ints):
     with when(_flag(ints, HAS_NOISE)):
         bits = random_bits(ints, args[0] + row + 1, T.cast(token_id, "uint32"), NOISE)
         store(result, 0, value + gumbel(bits[0]))
-    return T.Select(value < f32(-1e30), f32(LOWEST), result[0])
+    return T.Select(value < f32(-LARGEST), f32(LOWEST), result[0])
 
 
 def _pick_split_gpu(name: str, p: Params):

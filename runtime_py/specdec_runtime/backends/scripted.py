@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from specdec_runtime.backends.scripted_sampling import logits_of, sampled_id
+from specdec_runtime.backends.scripted_sampling import filtered_id, logits_of, logprobs_row, sampled_id
 from specdec_runtime.decode.effects import KINDS, Readback, Submit
 from specdec_runtime.faults import ContractError
 from specdec_runtime.plan.schema import OUT_ROWS, Model, Plan, host_tensors, program_widths
@@ -182,8 +182,8 @@ class ScriptedBackend:
             return
         if not lane.tensor("args")[1] and self._stopped:
             return
-        if operation.startswith("score"):
-            self._score(lane, width)
+        if operation.startswith(("score", "logprobs")):
+            self._score(lane, width) if operation.startswith("score") else self._logprobs(lane)
             return
         start, num_rows = lane.rows(width)
         for row in range(num_rows):
@@ -197,18 +197,20 @@ class ScriptedBackend:
             finite = (number, program, row) not in script.not_finite
             finite &= (number, step) not in script.not_finite_calls
             at = 2 * (first + row)
-            chosen = self._choose(lane, operation, prefix) if finite else None
+            chosen = self._choose(lane, operation, prefix, first + row) if finite else None
             lane.tensor("out")[at : at + 2] = [chosen or 0, int(chosen is not None)]
             if operation.startswith("measure"):
                 lane.tensor("stats")[at : at + 2] = self._stats(prefix) if finite else (nan, nan)
         if lane.tensor("args")[2]:
             self._feed_back(lane, start + num_rows, first + num_rows)
 
-    def _choose(self, lane: _Lane, operation: str, prefix: tuple[int, ...]) -> int | None:
+    def _choose(self, lane: _Lane, operation: str, prefix: tuple[int, ...], out_row: int) -> int | None:
         """The id after this prefix; None where there is none to choose."""
-        if not operation.startswith("sample"):
+        if not operation.startswith(("sample", "filter")):
             return lane.next_id(prefix)
         logits = logits_of(lane.next_id, prefix, lane.model.vocab_size)
+        if operation.startswith("filter"):  # the history is that of `tokens`, not that of the KV
+            return filtered_id(logits, self.tensors["tokens"][: len(prefix)], out_row, self.tensors)
         return sampled_id(logits, len(prefix), self.tensors)
 
     def _feed_back(self, lane: _Lane, position: int, next_row: int) -> None:
@@ -236,6 +238,17 @@ class ScriptedBackend:
         self._write("tokens", start + row + 1, [token_id])
         self.tensors["target.args"][:] = [start + row + 1, num_rows, 0, first + num_rows]
         self.tensors["draft.args"][:3] = [start + row, 2, 1]
+
+    def _logprobs(self, lane: _Lane) -> None:
+        """Of the rows of the last pass; after feedback args have moved on by one."""
+        _, num_rows, feedback, first = lane.tensor("args")
+        if len(lane.prefixes) != num_rows:
+            raise ContractError("no pass of these rows came before", "target.logprobs")
+        for row, prefix in enumerate(lane.prefixes, first - bool(feedback)):
+            logits = logits_of(lane.next_id, prefix, lane.model.vocab_size)
+            found = logprobs_row(logits, lane.tensor("out")[2 * row])
+            width = len(lane.tensor("top")) // OUT_ROWS
+            lane.tensor("top")[row * width : row * width + len(found)] = found
 
     def _score(self, lane: _Lane, width: int) -> None:
         _, num_rows = lane.rows(width)
