@@ -30,6 +30,7 @@ from specdec_runtime.schedule.measure import WARM_TOKENS, Times, costs_of, probe
 from specdec_runtime.schedule.policy import FILE as POLICY_FILE
 from specdec_runtime.schedule.registry import open_schedules
 
+from specdec_tools.grammar import Matchers
 from specdec_tools.text import BundleText
 
 OnText = Callable[[str], None]
@@ -69,6 +70,7 @@ class NativeRun:
         self.plan, self.text, self.backend, self.load_ms = plan, text, backend, load_ms
         self.schedules = open_schedules(plan, policy_json=policy)
         self._measured = False
+        self._matchers = Matchers(text.map)
 
     @classmethod
     def open(cls, folder: Path, opener: Callable[[Bundle], Backend] | None = None) -> NativeRun:
@@ -116,7 +118,10 @@ class NativeRun:
         schedule = self._schedule(request.get("schedule", "fixed"), drafter, request["k"])
         steps = request.get("plain_steps", PLAIN_STEPS)
         rounds = request.get("rounds", ROUNDS)
-        asked = Request(prompt_ids, request["max_tokens"], request["k"], steps=steps, rounds=rounds)
+        grammar = request.get("grammar")
+        asked = Request(
+            prompt_ids, request["max_tokens"], request["k"], steps=steps, rounds=rounds, grammar=grammar
+        )
         effects = decode(self.plan, asked, drafter, schedule=schedule)
         stream, pieces = self.text.stream(), []
 
@@ -131,7 +136,7 @@ class NativeRun:
                 show("".join([stream.push(token_id) for token_id in effect.ids]))
 
         with closing(effects):
-            result = drive.run(effects, self.backend, heard, should_cancel)
+            result = drive.run(effects, self.backend, heard, should_cancel, self._matchers)
         show(stream.finish())
         return self._finished({**result, "text": "".join(pieces)})
 

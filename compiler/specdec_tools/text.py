@@ -66,7 +66,7 @@ class BundleText:
                 f"cannot be read: {error}", "tokenizer.json", "Build the bundle again"
             ) from None
         self._plan = plan
-        self._map = ByteMap(parsed, [*plan.special_ids, *plan.eos_ids])
+        self.map = ByteMap(parsed, [*plan.special_ids, *plan.eos_ids])
         self._template = None if template is None else _compile_template(template)
 
     @classmethod
@@ -87,7 +87,7 @@ class BundleText:
         return self._tokenizer.encode(_well_formed(text), add_special_tokens=False).ids
 
     def _piece(self, token_id: int | None) -> str:
-        return "" if token_id is None else self._map.pieces.get(token_id, "")
+        return "" if token_id is None else self.map.pieces.get(token_id, "")
 
     def render(self, messages: list[Message]) -> str:
         """The chat template's text for the messages, up to where the answer begins."""
@@ -127,7 +127,7 @@ class BundleText:
 
     def stream(self) -> StreamDecoder:
         """A decoder for the ids of one answer."""
-        return StreamDecoder(self._map)
+        return StreamDecoder(self.map)
 
     def decode(self, ids: list[int]) -> str:
         stream = self.stream()

@@ -12,6 +12,7 @@ from specdec_runtime.decode.effects import Constrain, Emit, Submit, Walk
 from specdec_runtime.decode.grammar import only_id, walk
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import DeviceFault, RequestError
 from toy_grammar import EOS, VOCAB, MaskedBackend, Toy, ToyMatcher, best, defined, mix, seeded_grammar
@@ -69,10 +70,11 @@ def start_and_drafts(batch):
 
 @pytest.mark.parametrize("drafter", ["off", "ngram", "model", "chain"])
 def test_speculation_changes_no_answer(drafter):
-    for seed, k, forced, percent in product(range(12), (0, 1, 3, 7), (0, 50, 100), (30, 100)):
-        allowed = seeded_grammar(seed, forced)
-        found, _ = run(seed, allowed, drafter, k, percent=percent)
-        expected = defined(seed, allowed, PROMPT, 20, SIZES["max_context"])
+    for seed, k, forced, heat in product(range(12), (0, 1, 3, 7), (0, 50, 100), (0, 1.5)):
+        allowed, sampling = seeded_grammar(seed, forced), Sampling(temperature=heat, seed=seed)
+        percent = 100 if seed % 3 else 30
+        found, _ = run(seed, allowed, drafter, k, percent=percent, sampling=sampling)
+        expected = defined(seed, allowed, PROMPT, 20, SIZES["max_context"], sampling)
         assert found.ids == expected, (seed, k, forced, percent)
         assert [token_id for emit in found.emits for token_id in emit.ids] == expected
         assert found.result["finish_reason"] == ("stop" if expected[-1] == EOS else "length")
@@ -176,9 +178,8 @@ def test_a_lost_draft_submit_costs_speed_only():
 def test_a_device_that_ignores_the_mask_is_told():
     backend = MaskedBackend(plan(), 1, lambda prefix: 0)
     toy = Toy(seeded_grammar(1, 0))
-    backend._lanes["target"].next_id = lambda prefix: next(
-        token_id for token_id in range(VOCAB) if token_id not in toy.allowed(()) and token_id != EOS
-    )
+    wrong = next(token_id for token_id in range(1, VOCAB) if token_id not in toy.allowed(()))
+    backend._choose = lambda lane, operation, prefix, out_row: wrong
     with pytest.raises(DeviceFault, match="the grammar forbids"):
         drive.run(
             decode(plan(), Request(PROMPT, 9, 0, grammar=GRAMMAR), make_drafter("off", plan())),

@@ -1,15 +1,18 @@
 """A toy grammar over token ids, a backend whose target obeys masks, and the answer by definition.
 
-A model here scores every id by the prefix; the token is the best that the mask of its row allows. The backend finds that mask
-where a device would: in the row of `sampling.mask` that belongs to the row of the pass.
+A model here scores every id by the prefix; the token is the best that the mask of its row allows.
 """
 
 import hashlib
 from array import array
 from collections.abc import Callable
 
-from specdec_runtime.backends.scripted import POISON, ScriptedBackend
+from simulate import seeded
+from specdec_runtime.backends.scripted import ScriptedBackend
+from specdec_runtime.backends.scripted_sampling import logits_of
 from specdec_runtime.decode.effects import Constrain
+from specdec_runtime.decode.rng import gumbel
+from specdec_runtime.decode.sampling import PLAIN, Sampling
 from specdec_runtime.plan import Plan
 
 VOCAB = 13
@@ -74,39 +77,39 @@ class Toy:
 
 
 class MaskedBackend(ScriptedBackend):
-    """The target chooses among what its row's mask allows, by `scores`."""
+    """A scripted target, its rows' masks under watch: a pass reads no row that was not written for it."""
 
     def __init__(self, plan: Plan, seed: int, draft, script=None) -> None:
-        super().__init__(plan, lambda prefix: 0, draft, script)
-        self.tensors.setdefault("sampling.mask", [POISON] * 32 * WORDS)
-        for width in (1, 2, 4, 8):  # its verify programs stand in for those that apply masks
-            self._widths.setdefault(f"target.filter_{width}", width)
-        self._seed = seed
-        self._lanes["target"].next_id = self._best
+        super().__init__(plan, seeded(seed, VOCAB), draft, script)
 
     def submit(self, batch):
-        self._start = next((values[0] for name, _, values in batch.writes if name == "target.args"), 0)
-        self._given = batch.masks
         assert len(self.submits) < 400, "the run does not end"
+        if batch.masks:
+            words = [values for name, first, values in batch.writes if name == "sampling.mask" and first == 0]
+            assert [len(each) for each in words] == [batch.masks * WORDS]
+            self.tensors["sampling.mask"] = [0] * len(self.tensors["sampling.mask"])
         return super().submit(batch)
 
-    def _best(self, prefix: tuple[int, ...]) -> int:
-        row = len(prefix) - 1 - self._start
-        assert 0 <= row < self._given, "every row of the target has a mask"
-        word = self.tensors["sampling.mask"][row * WORDS]
-        allowed = [token_id for token_id in range(VOCAB) if word >> token_id & 1]
-        return best(self._seed, prefix, allowed)
+
+def best(seed: int, prefix: tuple[int, ...], allowed, sampling: Sampling = PLAIN) -> int:
+    """The target's choice by definition."""
+    logits = logits_of(seeded(seed, VOCAB), prefix, VOCAB)
+    hot = sampling.temperature > 0
+
+    def value(token_id: int) -> float:
+        noise = gumbel(sampling.seed, len(prefix), token_id) if hot else 0.0
+        return logits[token_id] / (sampling.temperature if hot else 1.0) + noise
+
+    return max(allowed, key=lambda token_id: (value(token_id), -token_id))
 
 
-def best(seed: int, prefix: tuple[int, ...], allowed) -> int:
-    return max(allowed, key=lambda token_id: (mix(seed, prefix, token_id), -token_id))
-
-
-def defined(seed: int, allowed: Allowed, prompt: list[int], limit: int, max_context: int) -> list[int]:
+def defined(
+    seed: int, allowed: Allowed, prompt: list[int], limit: int, max_context: int, sampling: Sampling = PLAIN
+) -> list[int]:
     """The answer one token after another, with no machinery at all."""
     ids = list(prompt)
     while len(ids) < min(len(prompt) + limit, max_context):
-        ids.append(best(seed, tuple(ids), allowed(tuple(ids[len(prompt) :]))))
+        ids.append(best(seed, tuple(ids), allowed(tuple(ids[len(prompt) :])), sampling))
         if ids[-1] == EOS:
             break
     return ids[len(prompt) :]
