@@ -33,6 +33,7 @@ from specdec_runtime.schedule.measure import WARM_TOKENS, Times, costs_of, probe
 from specdec_runtime.schedule.policy import FILE as POLICY_FILE
 from specdec_runtime.schedule.registry import open_schedules
 
+from specdec_tools.grammar import Matchers
 from specdec_tools.text import BundleText
 
 OnText = Callable[[str], None]
@@ -73,6 +74,7 @@ class NativeRun:
         self.schedules = open_schedules(plan, policy_json=policy)
         self.memory = Memory(plan)  # what requests left on the device
         self._measured = False
+        self._matchers = Matchers(text.byte_map)
 
     @classmethod
     def open(cls, folder: Path, opener: Callable[[Bundle], Backend] | None = None) -> NativeRun:
@@ -155,7 +157,7 @@ class NativeRun:
                 show("".join(made))
 
         with closing(effects):
-            result = drive.run(effects, self.backend, heard, should_cancel)
+            result = drive.run(effects, self.backend, heard, should_cancel, self._matchers)
         streamed = "".join(pieces)
         whole = result["text"] if asked.stop else streamed + stream.finish()
         show(whole[len(streamed) :])

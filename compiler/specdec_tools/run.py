@@ -31,6 +31,7 @@ from specdec_runtime.faults import (
 )
 from specdec_runtime.schedule.policy import AUTO, SCHEDULES
 
+from specdec_tools.json_file import read_json_file
 from specdec_tools.sampling_options import add_options, option_fields
 
 if TYPE_CHECKING:
@@ -109,6 +110,13 @@ def make_parser() -> Parser:
         help="rounds of the draft model in one submit, 1 to 4; with a schedule other than fixed at most so many "
         "(default: 4 on a GPU, else 1)",
     )
+    grammar = parser.add_mutually_exclusive_group()
+    grammar.add_argument("--json-schema", type=Path, metavar="FILE", help="the answer is JSON of this schema")
+    grammar.add_argument(
+        "--grammar",
+        metavar="json | regex:TEXT | FILE",
+        help="the answer is JSON, or matches a regular expression, or an EBNF grammar",
+    )
     parser.add_argument(
         "--score-ids", type=_ids, metavar="4,5,6", help="score these ids after the prompt instead"
     )
@@ -164,6 +172,25 @@ class Interrupt:
             signal.signal(signal.SIGINT, before)
 
 
+def _grammar(args: argparse.Namespace) -> dict[str, Any] | None:
+    """What the answer must match, as a request says it."""
+    if args.json_schema is not None:
+        return {
+            "type": "json_schema",
+            "schema": read_json_file(args.json_schema, "Give a file with a JSON schema"),
+        }
+    if args.grammar is None or args.grammar == "json":
+        return {"type": "json"} if args.grammar else None
+    if args.grammar.startswith("regex:"):
+        return {"type": "regex", "pattern": args.grammar.removeprefix("regex:")}
+    try:
+        return {"type": "ebnf", "grammar": Path(args.grammar).read_text(encoding="utf-8")}
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(
+            f"it cannot be read: {error}", "--grammar", "Give json, regex:TEXT or a file"
+        ) from None
+
+
 def request_of(args: argparse.Namespace) -> dict[str, Any]:
     """The request as window.specdec takes it; of a conversation, without its messages."""
     prompt = {"prompt": args.prompt} if args.prompt is not None else {"prompt_ids": args.prompt_ids}
@@ -179,6 +206,9 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         prompt["plain_steps"] = args.plain_steps
     if args.rounds is not None:
         prompt["rounds"] = args.rounds
+    grammar = _grammar(args)
+    if grammar is not None:
+        prompt["grammar"] = grammar
     k = args.k if args.k is not None else 4 if args.schedule == "fixed" else 7
     return prompt | {
         "max_tokens": args.max_tokens,

@@ -22,8 +22,19 @@ from contextlib import closing
 from typing import Any
 
 from specdec_runtime.backends.base import Backend
-from specdec_runtime.decode.effects import Cancelled, Effect, Effects, Emit, Finish, Readback, Submit
-from specdec_runtime.faults import ContractError, DeviceFault
+from specdec_runtime.decode.effects import (
+    Cancelled,
+    Constrain,
+    Effect,
+    Effects,
+    Emit,
+    Finish,
+    Readback,
+    Submit,
+    Walk,
+)
+from specdec_runtime.faults import ContractError, DeviceFault, SpecdecError
+from specdec_runtime.masks import Masks, OpenMatcher, no_matchers
 
 OnEffect = Callable[[Effect], None]
 
@@ -33,14 +44,18 @@ def run(
     backend: Backend,
     on_effect: OnEffect | None = None,
     should_cancel: Callable[[], bool] | None = None,
+    matchers: OpenMatcher = no_matchers,
 ) -> dict[str, Any]:
-    """Drive `effects` to its end; the result, with "timing_ms". on_effect sees everything but submits."""
-    timer = Timer()
+    """Drive `effects` to its end; the result, with "timing_ms". on_effect sees everything that is not answered."""
+    timer, masks = Timer(), Masks(matchers)
     with closing(effects):
         effect = next(effects)
         while not isinstance(effect, Finish):
             if isinstance(effect, Submit):
-                effect = _answer(effects, effect, backend, timer, should_cancel)
+                effect = _answer(effects, masks.into(effect), backend, timer, should_cancel)
+                continue
+            if isinstance(effect, (Constrain, Walk)):
+                effect = _match(effects, effect, masks)
                 continue
             timer.saw(effect)
             if on_effect:
@@ -49,6 +64,15 @@ def run(
     if on_effect:
         on_effect(effect)
     return {**effect.result, "timing_ms": timer.totals()}
+
+
+def _match(effects: Effects, asked: Constrain | Walk, masks: Masks) -> Effect:
+    """What the grammar says; its errors go into the generator, as a backend's do."""
+    try:
+        answer = masks.walk(asked) if isinstance(asked, Walk) else masks.constrain(asked)
+    except SpecdecError as error:
+        return effects.throw(error)
+    return effects.send(answer)
 
 
 def _answer(

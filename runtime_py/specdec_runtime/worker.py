@@ -13,7 +13,18 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from specdec_runtime.decode.effects import Cancelled, Effect, Effects, Finish, Readback, Submit, effect_json
+from specdec_runtime.decode.effects import (
+    Cancelled,
+    Constrain,
+    Effect,
+    Effects,
+    Finish,
+    Readback,
+    Submit,
+    Walk,
+    Walked,
+    effect_json,
+)
 from specdec_runtime.decode.options import OPTIONS, read_request
 from specdec_runtime.decode.programs import ANY, Programs, programs_from_json
 from specdec_runtime.decode.round import decode
@@ -104,11 +115,15 @@ class Engine:
         self._cancelled = False
         return self._collect(lambda: self._begin(json.loads(request_json)))
 
-    def send(self, readback_json: str) -> str:
-        """Answer the last submit."""
+    def send(self, answer_json: str) -> str:
+        """Answer what was asked last: a readback {"values", "ms"}, a walk's {"ids", "forced"}, or null for a grammar that was read."""
 
         def resume() -> Effect:
-            running, data = self._running(), json.loads(readback_json)
+            running, data = self._running(), json.loads(answer_json)
+            if data is None:
+                return running.send(None)
+            if "ids" in data:
+                return running.send(Walked(data["ids"], data["forced"]))
             return running.send(Readback(data["values"], data["ms"]))
 
         return self._collect(resume)
@@ -179,7 +194,7 @@ class Engine:
         try:
             effect = resume()
             while not self._waits_or_ends(effect):
-                if not isinstance(effect, Submit):
+                if not isinstance(effect, (Submit, Constrain, Walk)):
                     gathered.append(effect_json(effect))
                 effect = self._next(effect)
             gathered.append(effect_json(effect))
@@ -196,11 +211,11 @@ class Engine:
         if isinstance(effect, Finish):
             self._drop()
             return True
-        return isinstance(effect, Submit) and not self._cancelled
+        return isinstance(effect, (Submit, Constrain, Walk)) and not self._cancelled
 
     def _next(self, effect: Effect) -> Effect:
-        """Past an effect that needs no answer; a submit gets here only to be cancelled."""
-        if isinstance(effect, Submit):
+        """Past an effect that needs no answer; one that does gets here only to be cancelled."""
+        if isinstance(effect, (Submit, Constrain, Walk)):
             return self._running().throw(Cancelled())
         return self._running().send(None)
 

@@ -77,7 +77,9 @@ def test_only_the_standard_library(name):
 ALLOWED = {
     "faults.py": (),
     "plan/": ("plan", "faults"),
-    "decode/": ("decode", "plan", "faults"),
+    "decode/": ("decode", "grammars", "plan", "faults"),
+    "grammars/": ("grammars", "faults"),
+    "masks.py": ("decode.effects", "decode.grammar", "faults"),
     "drafters/": ("decode", "plan", "faults"),
     "backends/scripted": (
         "decode.effects",
@@ -90,7 +92,7 @@ ALLOWED = {
     ),
     "backends/": ("decode.effects", "plan", "faults", "backends.base"),
     "bundle.py": ("plan", "faults"),
-    "drive.py": ("backends.base", "decode.effects", "faults"),
+    "drive.py": ("backends.base", "decode.effects", "masks", "faults"),
 }
 
 

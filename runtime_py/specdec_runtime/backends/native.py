@@ -10,6 +10,7 @@ import ctypes
 import mmap
 import platform
 import time
+from array import array
 from pathlib import Path
 from typing import Any, Literal
 
@@ -74,6 +75,9 @@ class NativeBackend:
         try:
             for name, offset, values in batch.writes:
                 view = self._views[name]
+                if isinstance(values, array):  # many: the masks of a grammar
+                    view[offset : offset + len(values)] = memoryview(values)
+                    continue
                 for i, value in enumerate(values, offset):
                     view[i] = value
             ms = [self._run(self._programs[call]) for call in batch.calls]

@@ -1,9 +1,9 @@
 """What the decode core asks of the outside, and what it is sent back.
 
-A decode generator yields effects; only `Submit` is answered (with a `Readback`), the others are told. A
-pump may throw `Cancelled` in place of a readback (the submit was then not run), or the `DeviceFault` its
-backend raised. Knows no backend. Invariant: only ids, counts, flags and scores cross; weights, activations
-and KV never do.
+A decode generator yields effects. `Submit` is answered with a `Readback`, `Walk` with a `Walked`; `Constrain` is answered by
+nothing, or by a RequestError thrown in; the others are told. A pump may throw `Cancelled` in place of a readback (the submit
+was then not run), or the `DeviceFault` its backend raised. Knows no backend. Invariant: only ids, counts, flags and scores
+cross; weights, activations and KV never do, nor do a grammar's masks: the pump makes them and writes them (masks.py).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Submit(NamedTuple):
     writes: list[Write]
     calls: list[str]  # program names
     reads: list[Read]
+    masks: int = 0  # rows of the last walk's masks that the pump writes to `sampling.mask` as well
 
 
 class Readback(NamedTuple):
@@ -34,6 +35,32 @@ class Readback(NamedTuple):
 
     values: list[list[Any]]
     ms: list[float]  # a backend that cannot split puts the total last and 0 elsewhere
+
+
+class Constrain(NamedTuple):
+    """The answer must match this grammar: the pump makes a matcher of it, before any device work."""
+
+    form: str  # "ebnf"
+    text: str
+    stop_ids: list[int]  # allowed where the grammar may end, and nowhere else
+    vocab_size: int
+    row_words: int  # of a row of `sampling.mask`
+
+
+class Walk(NamedTuple):
+    """One call a round: commit ids to the matcher, walk the drafts, keep the masks of all rows (decode/grammar.py has the rule)."""
+
+    accepted: list[int]  # committed since the walk before
+    drafted: list[int]
+    budget: int  # drafts that the pass may verify
+    drawn: bool  # the drafts were drawn at random from a distribution that the accept rule knows: none may be replaced
+
+
+class Walked(NamedTuple):
+    """The drafts to verify. forced: the places in `ids` where the mask leaves one id only."""
+
+    ids: list[int]
+    forced: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +91,10 @@ class Finish:
     result: dict[str, Any]
 
 
-Effect = Submit | Progress | Emit | Finish
-Effects = Generator[Effect, Any, None]  # sent a Readback for a Submit, None for anything else
+Effect = Submit | Constrain | Walk | Progress | Emit | Finish
+Effects = Generator[
+    Effect, Any, None
+]  # sent a Readback for a Submit, a Walked for a Walk, None for anything else
 
 
 def check_readback(batch: Submit, readback: Readback) -> None:
@@ -84,6 +113,8 @@ def effect_json(effect: Effect) -> dict[str, Any]:
     """The effect as the JSON object that crosses to JavaScript."""
     if isinstance(effect, Submit):
         return {"type": "submit", **effect._asdict()}
+    if isinstance(effect, (Constrain, Walk)):
+        return {"type": type(effect).__name__.lower(), **effect._asdict()}
     if isinstance(effect, Progress):
         return {"type": "progress", "done": effect.done, "total": effect.total}
     if isinstance(effect, Emit):

@@ -27,7 +27,7 @@ _SAME = (
     "min_p",
 )
 OPTIONS = frozenset(
-    (*_SAME, "logit_bias", "bad_words", "allowed_ids", "stop", "ignore_eos", "logprobs", "session")
+    (*_SAME, "logit_bias", "bad_words", "allowed_ids", "stop", "ignore_eos", "logprobs", "session", "grammar")
 )
 
 
@@ -48,6 +48,7 @@ def read_request(fields: Mapping[str, Any], steps: int, rounds: int) -> Request:
         stop=[stop] if isinstance(stop, str) else stop,
         logprobs=fields.get("logprobs", 0),
         session=fields.get("session"),
+        grammar=fields.get("grammar"),
     )
 
 

@@ -6,7 +6,7 @@ generated (or scored) token, and all its ids are inside the vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ class Request:
     stop: Sequence[str] = ()  # strings that end the answer
     logprobs: int = 0
     session: str | None = None  # the conversation that it goes on with; None: nothing is reused, nothing kept
+    grammar: Mapping[str, Any] | None = None  # {"type": "json" | "json_schema" | "regex" | "ebnf", ...}
 
 
 def check_request(plan: Plan, request: Request) -> None:
@@ -56,6 +57,28 @@ def check_request(plan: Plan, request: Request) -> None:
     check_room(plan, len(request.prompt_ids), 1)
     if request.eos_ids:
         check_ids(plan, request.eos_ids, "eos_ids")
+    if request.grammar is not None:
+        check_grammar(plan, request)
+
+
+def check_grammar(plan: Plan, request: Request) -> None:
+    """A grammar must be able to end, and nothing else may forbid what it alone allows."""
+    eos_ids = plan.text.eos_ids if request.eos_ids is None else request.eos_ids
+    if not eos_ids:
+        raise RequestError(
+            "nothing ends an answer", "grammar", "A grammar needs an end token: leave one of them out"
+        )
+    sampling = request.sampling
+    clashing = {
+        "min_tokens": sampling.min_tokens,
+        "bad_words": sampling.bad_words,
+        "allowed_ids": sampling.allowed_ids is not None,
+    }
+    for name, given in clashing.items():
+        if given:
+            raise RequestError(
+                "a grammar forbids ids too: together nothing may be left", name, "Leave one out"
+            )
 
 
 def _check_logprobs(request: Request) -> None:

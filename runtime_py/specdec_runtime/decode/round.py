@@ -14,11 +14,12 @@ judged and committed here, round by round. Where nothing ever drafts, a submit m
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import cast
+from typing import Any, cast
 
 from specdec_runtime.decode.choice import ANY as ANY_DRAFTER
 from specdec_runtime.decode.choice import MODEL, Choice, Schedule, Stepwise, stepwise
 from specdec_runtime.decode.commit import commit_run
+from specdec_runtime.decode.constrain import Constraint, constrain
 from specdec_runtime.decode.effects import (
     Cancelled,
     Effect,
@@ -37,7 +38,7 @@ from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
 from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.session import Memory
-from specdec_runtime.decode.state import Generation
+from specdec_runtime.decode.state import STEPS, Generation
 from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.decode.verify import Verdict, accept_greedy
 from specdec_runtime.faults import ContractError, DeviceFault
@@ -74,6 +75,8 @@ def decode(
 def _decode(run: Generation) -> Effects:
     run.drafter.begin(run.sequence, run.draft_kind, run.lease.draft)
     try:
+        if run.constraint:
+            yield run.constraint.begin()
         if run.finish_reason is None:
             yield from _prefill(run)
         while run.finish_reason is None:
@@ -103,9 +106,13 @@ def _turn(run: Generation) -> Effects:
         outcomes = [outcome.as_plain() for outcome in _commit(run, judged)]
     else:
         proposal = yield from _propose(run, choice)
+        if run.constraint:
+            proposal = yield from _constrain(run, run.constraint, proposal)
         judged, proposal = yield from _verify(run, proposal)
         outcomes = _commit(run, judged)
     run.settle(outcomes)
+    if run.constraint:
+        run.constraint.settle(outcomes[-1])
     for outcome in outcomes:
         run.drafter.observe(outcome)
     run.tell(choice, proposal, outcomes)
@@ -150,11 +157,35 @@ def _stepwise(run: Generation, drafter: StepwiseDrafter, k: int, decider: Stepwi
         run.stepped(drafter.num_steps - before)
 
 
+def _constrain(
+    run: Generation, constraint: Constraint, proposal: Proposal | None
+) -> Generator[Effect, Any, Proposal | None]:
+    """As the grammar leaves it. A model's drafts come in a submit of their own: the host must know them to make the masks."""
+    drawn = run.draws and proposal is not None and bool(proposal.calls)  # a lookup's ids are point masses
+    if proposal is not None and proposal.calls:
+        proposal = yield from _known(run, proposal)
+    return (yield from constrain(constraint, run.sequence, proposal, run.draft_budget(), drawn))
+
+
+def _known(run: Generation, proposal: Proposal) -> Generator[Effect, Readback, Proposal | None]:
+    batch = run.draft_submit(proposal)
+    try:
+        readback = yield batch
+    except DeviceFault:
+        proposal.source.failed("device_fault")
+        return None
+    check_readback(batch, readback)
+    run.drafted()
+    run.stepped(sum(call.startswith(STEPS) for call in batch.calls))
+    ids = proposal.source.drafted(readback.values, 0)
+    return Proposal(proposal.source, len(ids), ids) if ids else None
+
+
 def _verify(
     run: Generation, proposal: Proposal | None
 ) -> Generator[Effect, Readback, tuple[list[Judged], Proposal | None]]:
     """Run the target over the last token and the drafts, once a round; the judged rounds that are of use; the proposal, if run."""
-    batch = run.verify_submit(proposal)
+    batch = run.masked(run.verify_submit(proposal))
     try:
         readback = yield batch
     except DeviceFault:

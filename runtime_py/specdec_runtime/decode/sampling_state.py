@@ -46,7 +46,13 @@ class SamplingState:
     """One request's part: `writes` go with the submits up to the first that lands."""
 
     def __init__(
-        self, sampling: Sampling, prompt_len: int, stop_ids: Iterable[int], vocab: int, held: Held
+        self,
+        sampling: Sampling,
+        prompt_len: int,
+        stop_ids: Iterable[int],
+        vocab: int,
+        held: Held,
+        masked: bool = False,
     ) -> None:
         self._held, self._vocab = held, vocab
         self._sent = Held()  # what was written and has not landed
@@ -54,8 +60,9 @@ class SamplingState:
             sorted(stop_ids)[:MAX_STOPS] if sampling.min_tokens else []
         )  # check_request knows of the limit
         wanted = Held()
-        if sampling.kind != "verify":
+        if masked or sampling.kind != "verify":
             wanted.ints = ints_of(sampling, prompt_len, stops)
+            wanted.ints[FLAGS] |= MASK * masked
             wanted.floats = floats_of(sampling)
             wanted.bias = bias_of(sampling) if wanted.ints[FLAGS] & BIAS else None
             wanted.banned = banned_of(sampling) or None
@@ -86,7 +93,7 @@ class SamplingState:
 
 
 def flags_of(sampling: Sampling) -> int:
-    """A grammar's masks are not the request's to say."""
+    """All but MASK: a grammar's masks are no matter of sampling."""
     words = [len(word) for word in sampling.bad_words]
     biased = bool(sampling.logit_bias) or 1 in words or sampling.allowed_ids is not None
     return (

@@ -10,11 +10,13 @@ from typing import Any
 
 from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, Fixed, Schedule, View
 from specdec_runtime.decode.commit import Limits
+from specdec_runtime.decode.constrain import FORCED, Constraint
 from specdec_runtime.decode.effects import Read, Readback, Submit
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
 from specdec_runtime.decode.logprobs import top_read
 from specdec_runtime.decode.programs import Programs, is_pass
 from specdec_runtime.decode.request import Request
+from specdec_runtime.decode.sampling import BLOCK, REJECT
 from specdec_runtime.decode.sampling_state import Held, SamplingState
 from specdec_runtime.decode.session import Lease
 from specdec_runtime.decode.text import StopText, TokenBytes
@@ -47,10 +49,11 @@ class Generation:
         self.limits = Limits(frozenset(eos_ids), max_len, _stop_text(request, tokens), request.logprobs)
         self._logprobs: list[dict[str, Any]] = []
         self.draft_kind = "step" if sampling.kind == "verify" else "sample"
-        self._kind, self._promise = sampling.kind, sampling.promise
+        masked = request.grammar is not None
+        self._kind, self._promise = "filter" if masked else sampling.kind, sampling.promise
         self._seed = sampling.seed if sampling.temperature > 0 else None
         columns = model.padded_vocab
-        self._sampling = SamplingState(sampling, len(self.sequence), eos_ids, columns, held or Held())
+        self._sampling = SamplingState(sampling, len(self.sequence), eos_ids, columns, held or Held(), masked)
         self.finish_reason: str | None = "length" if request.max_tokens == 0 else None
         self.must_be_plain = False  # the last row was not finite: the next cycle is its one plain retry
         self._programs = programs
@@ -59,6 +62,11 @@ class Generation:
         self._never_drafts = drafter.idle or self._max_drafts == 0
         self._steps = request.steps if self._never_drafts or self.schedule.looks else 1
         self._rounds = 1 if self._never_drafts else request.rounds
+        self.constraint: Constraint | None = None
+        if request.grammar is not None:
+            self.constraint = Constraint(plan, request.grammar, self.limits)
+            self._steps = self._rounds = 1  # the host makes each row's mask
+        self.draws = self._promise in (REJECT, BLOCK)  # the accept rule knows a model's distribution
         barred = programs.verify == "plain" and request.k > 0 and not drafter.idle
         self._fallbacks = {"rows_differ": 1} if barred else {}
         self._counts = dict.fromkeys(_COUNTS, 0)
@@ -93,18 +101,22 @@ class Generation:
         )
 
     def took(self, readback: Readback) -> None:
-        """The time of the submit that had the target in it."""
-        self._ms = sum(readback.ms)
+        """The time of the submit that had the target in it; none under a grammar, where drafting has its own."""
+        self._ms = 0.0 if self.constraint else sum(readback.ms)
 
     def tell(self, choice: Choice, proposal: Proposal | None, outcomes: list[Outcome]) -> None:
         """Count what was run, and let the schedule know: all rounds of the submit, and its time. proposal: what was in it."""
         rounds = tuple((one.num_accepted, one.num_evaluated) for one in outcomes if one.num_drafted)
+        if self.constraint:
+            rounds = self.constraint.own(rounds)
         if proposal is not None:
             what = {"source": proposal.source.name, "k": proposal.num_drafted, "rounds": proposal.rounds}
             choice = choice._replace(**what)
         else:
             choice = Choice(steps=choice.steps if choice.source is None else 1)
         self._choices[choice.label] = self._choices.get(choice.label, 0) + 1
+        if choice.source == FORCED.name:
+            choice = Choice()  # no schedule can choose it, and none learns from it
         num_committed = sum(len(one.ids) for one in outcomes)
         self.schedule.observe(Done(choice, num_committed, rounds, self._ms, self._lag))
 
@@ -154,6 +166,20 @@ class Generation:
     def _pass_reads(self, num_rows: int) -> list[Read]:
         """What the passes of a submit, num_rows in all, left to read: `out` first."""
         return [("target.out", 0, 2 * num_rows)] + ([top_read(num_rows)] if self.limits.logprobs else [])
+
+    def draft_submit(self, proposal: Proposal) -> Submit:
+        """A proposal's own calls by themselves, for the host to know its ids before the pass."""
+        writes = self.sequence.token_writes(len(self.sequence)) + self._sampling.writes()
+        return Submit("draft", [*writes, *proposal.writes], list(proposal.calls), list(proposal.reads))
+
+    def drafted(self) -> None:
+        """That submit succeeded."""
+        self.sequence.landed(len(self.sequence))
+        self._sampling.landed()
+
+    def masked(self, batch: Submit) -> Submit:
+        """The pass with the masks of its rows, where there is a grammar."""
+        return batch._replace(masks=self.constraint.num_rows) if self.constraint else batch
 
     def stepped(self, num_steps: int) -> None:
         """Draft steps that were submits of their own."""
@@ -207,6 +233,7 @@ class Generation:
                 "plain_steps": self._steps,
                 "rounds": self._rounds,
                 **self._counts,
+                **(self.constraint.counts if self.constraint else {}),
                 "fallbacks": {**self.drafter.fallbacks, **self._fallbacks},
                 "schedule": {
                     "name": self.schedule.name,

@@ -42,6 +42,8 @@ class ModelDrafter:
         self._cache = cache or ModelCache(self._model)
         self._num_appended = 0  # rows the proposal being verified appends to the KV, at most
         self._drafted = (0, 0)  # drafts a round and rounds of that proposal
+        self._guess: list[int] = []  # its ids, where it is of one round
+        self._guessed_at = 0  # how many tokens were committed then
         self.num_steps = 0  # that were submits of their own
         self._num_faults = 0
         self._rest = 0  # cycles to sit out
@@ -73,7 +75,8 @@ class ModelDrafter:
         num_drafted = min(budget, self._room(sequence))
         if self._rest or num_drafted <= 0:
             return None
-        ids: list[int] = []
+        self._guess, self._guessed_at = [], len(sequence)
+        ids = self._guess
         confidences: list[tuple[float, float]] = []
         try:
             yield from self._catch_up(sequence)
@@ -100,6 +103,8 @@ class ModelDrafter:
                 self._rest += number  # the rounds before it are heard of too
                 break
             ids.append(token_id)
+        if self._drafted[1] == 1 and not self._guess:
+            self._guess = ids
         return ids
 
     def failed(self, reason: str) -> None:
@@ -116,6 +121,18 @@ class ModelDrafter:
             self._num_appended = 0
         # A round's last draft is never fed. One round has no row for it; several may end in one that was accepted whole.
         self._cache.rollback(len(self._sequence) - (1 if self._drafted[1] <= 1 else 2))
+        self._cache.rollback(self._guessed_at + self._num_right())
+        self._guess = []
+
+    def _num_right(self) -> int:
+        """Guesses of a single round that are what was committed; a grammar may have put others in their places."""
+        if not self._guess:
+            return len(self._sequence)  # nothing to compare: no limit
+        committed = self._sequence.ids[self._guessed_at :]
+        right = (guess == token_id for guess, token_id in zip(self._guess, committed, strict=False))
+        return next(
+            (place for place, same in enumerate(right) if not same), min(len(self._guess), len(committed))
+        )
 
     def _catch_up(self, sequence: Sequence) -> Generator[Submit, Readback, None]:
         """Prefill until a step program can take what is left."""
@@ -154,6 +171,7 @@ class ModelDrafter:
         num_rows = committed - self._cache.cached_len
         rounds = min(rounds, (OUT_ROWS - num_rows + 2) // (num_drafted + 1)) if 2 in self._model.widths else 1
         self._drafted = num_drafted, rounds
+        self._guess, self._guessed_at = [], committed
         num_more = rounds * (num_drafted + 1) - 2
         self._num_appended = num_rows + num_more
         writes = self._cache.feed(num_rows, num_more, feedback=1)
