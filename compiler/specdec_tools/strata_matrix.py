@@ -6,6 +6,7 @@ configuration are handed on as they are given; prompts fit the bundle's context.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,25 @@ def sampled(configs: list[Config], temperature: float, seed: int, modes: Sequenc
     return found
 
 
-def promises_ids(config: Config) -> bool:
-    """Its ids are those of plain decoding with the same seed."""
-    return config["options"].get("mode", COUPLED) == COUPLED
+_DRAFTING = ("drafter", "k", "schedule", "rounds", "plain_steps", "mode")
+
+
+def sampling_of(config: Config) -> str:
+    """How its tokens are chosen, whatever drafts: configurations that share it are compared."""
+    chosen = {name: value for name, value in config["options"].items() if name not in _DRAFTING}
+    return json.dumps(chosen, sort_keys=True)
+
+
+def references(configs: Sequence[Config]) -> dict[str, str]:
+    """By name: the configuration whose ids it must have, the first that chooses tokens so. Modes other than coupled promise none."""
+    first: dict[str, str] = {}
+    for config in configs:
+        first.setdefault(sampling_of(config), config["name"])
+    return {
+        config["name"]: first[sampling_of(config)]
+        for config in configs
+        if config["options"].get("mode", COUPLED) == COUPLED
+    }
 
 
 def make_configs(

@@ -16,7 +16,7 @@ from specdec_runtime.decode.effects import Emit
 from specdec_runtime.faults import ContractError, SpecdecError, error_json
 
 from .native_run import NativeRun
-from .strata_matrix import Config, promises_ids
+from .strata_matrix import Config, references
 
 WARM_TOKENS = 8
 REPORT = "This is a bug in specdec: please report it"
@@ -130,7 +130,7 @@ def _turns(
     native: NativeRun, config: dict[str, Any], outcome: dict[str, Any], told: Callable[[int, int], None]
 ) -> None:
     configs, turns = config["configs"], turns_of(config["prompts"], config["pairs"])
-    plain = configs[0]["name"]
+    expected = references(configs)
     for one in configs:
         _measure(native, turns[0], one, WARM_TOKENS)
     outcome["costs"] = native.schedules.costs.json()  # as the first scheduled run measured them
@@ -138,8 +138,8 @@ def _turns(
         runs = {
             one["name"]: _measure(native, prompt, one, prompt["max_tokens"]) for one in ordered(configs, turn)
         }
-        for one in filter(promises_ids, configs):
-            check_equal(prompt["id"], one["name"], runs[one["name"]][0], plain, runs[plain][0])
+        for name, plain in expected.items():
+            check_equal(prompt["id"], name, runs[name][0], plain, runs[plain][0])
         outcome["runs"] += [{"turn": turn, **record} for _, record in runs.values()]
         told(turn + 1, len(turns))
 

@@ -17,7 +17,7 @@ from typing import Any
 from specdec_runtime.faults import RequestError
 
 from .strata import HEADLINE, STRATA
-from .strata_matrix import is_plain
+from .strata_matrix import is_plain, sampling_of
 from .strata_stats import median_of, verdict
 
 Run = dict[str, Any]
@@ -83,8 +83,9 @@ def groups_of(raw: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def pairs_of(raw: dict[str, Any], config: str) -> list[Pair]:
-    """Every run of one configuration with the plain runs of its turn."""
-    plain_names = {one["name"] for one in raw["configs"] if is_plain(one)}
+    """Every run of one configuration with the plain runs of its turn that choose tokens as it does."""
+    (mine,) = [sampling_of(one) for one in raw["configs"] if one["name"] == config]
+    plain_names = {one["name"] for one in raw["configs"] if is_plain(one) and sampling_of(one) == mine}
     plains: dict[int, list[Run]] = {}
     for run in raw["runs"]:
         if run["config"] in plain_names:

@@ -92,9 +92,21 @@ async function measure(client, prompt, { name, options }, tokens) {
   };
 }
 
-/** Its ids are those of plain decoding with the same seed: greedy, coupled. @param {Configuration} configuration */
-function promisesIds({ options }) {
-  return (options.mode ?? "coupled") === "coupled";
+const DRAFTING = new Set(["drafter", "k", "schedule", "rounds", "plain_steps", "mode"]);
+
+/**
+ * By name: the configuration whose ids it must have, the first that chooses tokens as it does. Modes other than coupled promise none.
+ * Twin of references in strata_matrix.py. @param {Configuration[]} configs @returns {Map<string, string>}
+ */
+function references(configs) {
+  const first = new Map();
+  const found = new Map();
+  for (const { name, options } of configs) {
+    const key = JSON.stringify(Object.entries(options).filter(([option]) => !DRAFTING.has(option)).sort());
+    if (!first.has(key)) first.set(key, name);
+    if ((options.mode ?? "coupled") === "coupled") found.set(name, first.get(key));
+  }
+  return found;
 }
 
 /** @param {string} prompt @param {string} name @param {number[]} ids @param {string} plain @param {number[]} expected */
@@ -114,6 +126,7 @@ async function tell(text) {
 /** @param {Client} client @param {Config} config @param {Prompt[]} turns @param {number} tokens @param {number} seconds @param {Record<string, any>} outcome */
 async function measureAll(client, config, turns, tokens, seconds, outcome) {
   const began = performance.now();
+  const expected = references(config.configs);
   for (const configuration of config.configs) await measure(client, turns[0], configuration, 8); // warm: not measured
   for (const [turn, prompt] of turns.entries()) {
     if (watched.stop || performance.now() - began > seconds * 1000) return;
@@ -122,12 +135,11 @@ async function measureAll(client, config, turns, tokens, seconds, outcome) {
     for (const configuration of ordered(config.configs, turn)) {
       runs.set(configuration.name, await measure(client, prompt, configuration, tokens));
     }
-    const [plain, ...others] = config.configs;
-    const expected = /** @type {Run} */ (runs.get(plain.name)).ids;
-    for (const { name } of others.filter(promisesIds)) checkEqual(prompt.id, name, /** @type {Run} */ (runs.get(name)).ids, plain.name, expected);
+    const idsOf = (/** @type {string} */ name) => /** @type {Run} */ (runs.get(name)).ids;
+    for (const [name, plain] of expected) checkEqual(prompt.id, name, idsOf(name), plain, idsOf(plain));
     for (const { record } of runs.values()) outcome.runs.push({ turn, ...record });
     watched.done = turn + 1;
-    await tell(`turn ${turn + 1} of ${turns.length}, ${prompt.id}: ${expected.length} ids, ${Math.round((performance.now() - began) / 1000)} s`);
+    await tell(`turn ${turn + 1} of ${turns.length}, ${prompt.id}: ${idsOf(config.configs[0].name).length} ids, ${Math.round((performance.now() - began) / 1000)} s`);
   }
   outcome.partial = false;
 }
