@@ -6,6 +6,7 @@
 
 import { RequestError, asSpecdecError } from "./executor/faults.js";
 import { measureCosts } from "./worker/costs.js";
+import { Matchers } from "./worker/grammar.js";
 import { loadBundle } from "./worker/load.js";
 import { Pump } from "./worker/pump.js";
 import { PythonHost } from "./worker/python.js";
@@ -32,7 +33,8 @@ async function load(message, say) {
   try {
     say("progress", { stage: "python" });
     const engine = await python.engine(made.planText, made.programs, made.policyText);
-    const pump = new Pump(engine, made.executor);
+    const matchers = new Matchers(made.text.map);
+    const pump = new Pump(engine, made.executor, (asked) => matchers.open(asked));
     const known = message.options?.costs === true ? await measureCosts(engine, made.executor, pump) : null;
     const { schedules, schedule, costs } = known ?? engine.state;
     const loadMs = performance.now() - start;
@@ -70,7 +72,8 @@ async function generate(request, say) {
   const onProgress = (/** @type {number} */ done, /** @type {number} */ total) => {
     say("progress", { stage: "prefill", done, total });
   };
-  const ask = { op: "generate", prompt_ids, max_tokens, drafter, k, plain_steps, rounds, schedule };
+  const constraint = request.grammar === undefined || request.grammar === null ? {} : { grammar: request.grammar };
+  const ask = { op: "generate", prompt_ids, max_tokens, drafter, k, plain_steps, rounds, schedule, ...constraint };
   const { result, clock } = await pump.run(ask, { onEmit, onProgress }, cancelled);
   const rest = stream.finish();
   if (rest) say("text", { text: rest, pieces: [rest], ids: [], num_drafted: 0, num_accepted: 0 });
