@@ -4,6 +4,8 @@
 import { readFileSync } from "node:fs";
 
 import { loadPlan } from "../../web/executor/plan.js";
+import { ByteMap } from "../../web/worker/byte_map.js";
+import { Matchers, walk } from "../../web/worker/grammar.js";
 import { BundleText } from "../../web/worker/text.js";
 
 function verdict(text) {
@@ -35,6 +37,25 @@ async function textTwin({ tokenizer, template, plan, texts, chats, ids }) {
   };
 }
 
+/** Walks of grammars, one after another; the engine takes a worker's address for granted. */
+async function grammarTwin({ grammars, tokenizer, hidden }) {
+  globalThis.location = { href: import.meta.url };
+  const matchers = new Matchers(new ByteMap(tokenizer, hidden));
+  const answers = [];
+  for (const { constrain, walks } of grammars) {
+    const matcher = await matchers.open(constrain);
+    const found = [];
+    for (const asked of walks) {
+      const { walked, rows } = await walk(matcher, asked);
+      found.push({ ...walked, rows: rows.map((row) => [...row]) });
+    }
+    answers.push(found);
+    matcher.close();
+  }
+  return answers;
+}
+
 const question = JSON.parse(readFileSync(0, "utf8"));
-const answer = question.plans ? question.plans.map(verdict) : await textTwin(question);
+const other = () => (question.grammars ? grammarTwin(question) : textTwin(question));
+const answer = question.plans ? question.plans.map(verdict) : await other();
 process.stdout.write(JSON.stringify(answer));
