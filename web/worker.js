@@ -6,6 +6,7 @@
 
 import { RequestError, asSpecdecError, errorFromJson } from "./executor/faults.js";
 import { measureCosts } from "./worker/costs.js";
+import { Matchers } from "./worker/grammar.js";
 import { loadBundle } from "./worker/load.js";
 import { Pump } from "./worker/pump.js";
 import { PythonHost } from "./worker/python.js";
@@ -14,7 +15,7 @@ import { PythonHost } from "./worker/python.js";
 const OPTIONS = [
   "temperature", "mode", "seed", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty",
   "logit_bias", "bad_words", "allowed_ids", "min_tokens", "stop", "ignore_eos", "logprobs",
-  "session",
+  "session", "grammar",
 ];
 const GENERATE_DEFAULTS = { max_tokens: 256, drafter: "ngram", k: 4, schedule: "fixed" };
 
@@ -38,7 +39,8 @@ async function load(message, say) {
   try {
     say("progress", { stage: "python" });
     const engine = await python.engine(made.planText, made.programs, made.policyText);
-    const pump = new Pump(engine, made.executor);
+    const matchers = new Matchers(made.text.map);
+    const pump = new Pump(engine, made.executor, (asked) => matchers.open(asked));
     const known = message.options?.costs === true ? await measureCosts(engine, made.executor, pump) : null;
     const { schedules, schedule, costs } = known ?? engine.state;
     const loadMs = performance.now() - start;

@@ -37,6 +37,7 @@ PACKAGES: dict[str, tuple[str, dict[str, str]]] = {
         "tokenizers",
         {"dist/tokenizers.min.mjs": "tokenizers.mjs", "LICENSE": "LICENSE"},
     ),
+    "@mlc-ai/web-xgrammar": ("xgrammar", {"lib/index.js": "index.js"}),
     "@huggingface/jinja": ("jinja", {"dist/index.js": "index.js", "LICENSE": "LICENSE"}),
 }
 WHEEL = "specdec_runtime.whl"

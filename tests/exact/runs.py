@@ -12,6 +12,8 @@ from specdec_runtime import drive
 from specdec_runtime.backends.native import NativeBackend
 from specdec_runtime.bundle import Bundle, open_bundle
 from specdec_runtime.decode.choice import Schedule
+from specdec_runtime.decode.effects import Constrain
+from specdec_runtime.decode.grammar import Matcher
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
@@ -19,6 +21,8 @@ from specdec_runtime.decode.sampling import PLAIN, Sampling
 from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.drafters.registry import make_drafter
+from specdec_tools.grammar import Matchers
+from specdec_tools.text import BundleText
 
 KS = (1, 2, 3, 4, 7)
 
@@ -30,6 +34,7 @@ class Native:
         self.bundle: Bundle = open_bundle(folder)
         self.backend: NativeBackend = open_backend(self.bundle)
         self.held = Held()
+        self._matchers: Matchers | None = None
 
     def run(
         self,
@@ -47,12 +52,25 @@ class Native:
         stop: Sequence[str] = (),
         tokens: TokenBytes | None = None,
         logprobs: int = 0,
+        grammar: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         """The --json object of one request; its text only with stop strings."""
         plan = self.bundle.plan
-        request = Request(prompt_ids, max_tokens, k, eos_ids, steps, rounds, sampling, stop, logprobs)
+        request = Request(
+            prompt_ids, max_tokens, k, eos_ids, steps, rounds, sampling, stop, logprobs, grammar=grammar
+        )
         effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, self.held, tokens)
-        return drive.run(effects, self.backend)
+        return drive.run(effects, self.backend, matchers=self._open_matcher)
+
+    def _open_matcher(self, asked: Constrain) -> Matcher:
+        if self._matchers is None:
+            self._matchers = Matchers(self.text.byte_map)
+        return self._matchers(asked)
+
+    @property
+    def text(self) -> BundleText:
+        plan = self.bundle.plan
+        return BundleText.open(self.bundle, plan.text, plan.ids.chat_template is not None)
 
 
 def vocab_for(seed: int) -> int:

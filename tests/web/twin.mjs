@@ -5,6 +5,8 @@ import { readFileSync } from "node:fs";
 
 import { loadPlan } from "../../web/executor/plan.js";
 import { readCompletion } from "../../web/page/completions_request.js";
+import { ByteMap } from "../../web/worker/byte_map.js";
+import { Matchers, walk } from "../../web/worker/grammar.js";
 import { BundleText } from "../../web/worker/text.js";
 
 function verdict(text) {
@@ -65,6 +67,26 @@ function completion(body) {
   }
 }
 
+/** Walks of grammars, one after another; the engine takes a worker's address for granted. */
+async function grammarTwin({ grammars, tokenizer, hidden }) {
+  globalThis.location = { href: import.meta.url };
+  const matchers = new Matchers(new ByteMap(tokenizer, hidden));
+  const answers = [];
+  for (const { constrain, walks } of grammars) {
+    const matcher = await matchers.open(constrain);
+    const found = [];
+    for (const asked of walks) {
+      const { walked, rows } = await walk(matcher, asked);
+      found.push({ ...walked, rows: rows.map((row) => [...row]) });
+    }
+    answers.push(found);
+    matcher.close();
+  }
+  return answers;
+}
+
 const question = JSON.parse(readFileSync(0, "utf8"));
-const answer = question.plans?.map(verdict) ?? question.completions?.map(completion) ?? (await (question.templates ? rendered : textTwin)(question));
+const kinds = { grammars: grammarTwin, templates: rendered };
+const kind = Object.keys(kinds).find((name) => question[name]);
+const answer = question.plans?.map(verdict) ?? question.completions?.map(completion) ?? (await (kind ? kinds[kind] : textTwin)(question));
 process.stdout.write(JSON.stringify(answer));

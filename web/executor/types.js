@@ -28,9 +28,9 @@
  */
 
 /**
- * @typedef {[string, number, number[]]} Write tensor name, element offset, values
+ * @typedef {[string, number, number[] | Uint32Array]} Write tensor name, element offset, values
  * @typedef {[string, number, number]} Read tensor name, element offset, count
- * @typedef {{kind: string, writes: Write[], calls: string[], reads: Read[]}} Submit
+ * @typedef {{kind: string, writes: Write[], calls: string[], reads: Read[], masks?: number}} Submit
  * @typedef {{values: number[][], ms: number[]}} Readback
  */
 

@@ -5,7 +5,8 @@
 // that a cancel takes effect before the next one. What the listener hears of a round is told while the device works on the
 // next one, where the executor works by itself: text costs no time then. All is told before the result or an error.
 
-import { SpecdecError, errorFromJson } from "../executor/faults.js";
+import { RequestError, SpecdecError, errorFromJson } from "../executor/faults.js";
+import { Masks } from "./grammar.js";
 
 /** @typedef {import("../executor/types.js").Executor} Executor */
 /** @typedef {import("../executor/types.js").Submit} Submit */
@@ -80,11 +81,20 @@ class Breath {
   }
 }
 
+/** @returns {Promise<never>} */
+async function noMatchers() {
+  throw new RequestError("this page has no grammar engine", "grammar", "Leave the grammar out");
+}
+
 export class Pump {
-  /** @param {import("./python.js").Engine} engine @param {Executor} executor */
-  constructor(engine, executor) {
+  /**
+   * @param {import("./python.js").Engine} engine @param {Executor} executor
+   * @param {(asked: import("./grammar.js").Constrain) => Promise<import("./grammar.js").Matcher>} [openMatcher]
+   */
+  constructor(engine, executor, openMatcher = noMatchers) {
     this.engine = engine;
     this.executor = executor;
+    this.masks = new Masks(openMatcher);
     this.breath = new Breath();
   }
 
@@ -108,7 +118,7 @@ export class Pump {
       if (clock.prefill === null && batch.kind !== "prefill") await this.executor.settle();
       clock.submits(batch);
       const start = performance.now();
-      const readback = await this.executor.submit(batch);
+      const readback = await this.executor.submit(this.masks.into(batch));
       clock.ran(batch, readback, performance.now() - start);
       return readback;
     } catch (error) {
@@ -153,6 +163,22 @@ export class Pump {
     }
   }
 
+  /**
+   * What a grammar says: the one call a round to its engine.
+   * @param {Clock} clock @param {any} asked @returns {Promise<any[]>} the effects after it
+   */
+  async match(clock, asked) {
+    try {
+      const answer = await (asked.type === "walk" ? this.masks.walk(asked) : this.masks.constrain(asked));
+      const text = JSON.stringify(answer);
+      return this.python(clock, () => this.engine.send(text));
+    } catch (error) {
+      if (!(error instanceof SpecdecError)) throw error;
+      const text = JSON.stringify({ error: error.toJson() });
+      return this.python(clock, () => this.engine.fail(text));
+    }
+  }
+
   /** @param {Clock} clock @param {any[]} effects @param {Listener} listener */
   tell(clock, effects, listener) {
     for (const effect of effects) {
@@ -176,6 +202,10 @@ export class Pump {
       const told = effects;
       const last = told[told.length - 1];
       const tell = () => this.tell(clock, told, listener);
+      if (last.type === "constrain" || last.type === "walk") {
+        effects = [...told.slice(0, -1), ...(await this.match(clock, last))]; // text waits for the submit, as ever
+        continue;
+      }
       if (last.type === "submit") {
         effects = await this.orForget(this.step(clock, last, tell));
         continue;

@@ -16,6 +16,7 @@ from specdec_runtime.decode.sampling_state import MAX_STOPS
 from specdec_runtime.decode.session import check_session
 from specdec_runtime.decode.text import check_stops
 from specdec_runtime.faults import RequestError
+from specdec_runtime.grammars import lowered
 from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan, program_widths
 
 MAX_K = MAX_ROWS - 1
@@ -62,7 +63,8 @@ def check_request(plan: Plan, request: Request) -> None:
 
 
 def check_grammar(plan: Plan, request: Request) -> None:
-    """A grammar must be able to end, and nothing else may forbid what it alone allows."""
+    """A grammar must be one, be able to end, and nothing else may forbid what it alone allows."""
+    lowered(request.grammar or {})
     eos_ids = plan.text.eos_ids if request.eos_ids is None else request.eos_ids
     if not eos_ids:
         raise RequestError(

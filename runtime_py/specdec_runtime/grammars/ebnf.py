@@ -1,8 +1,9 @@
 """EBNF text, in the form that XGrammar reads: literals, classes, rules.
 
 Knows no schema. The engine (0.1.27, in both worlds) reads more than this file writes, and reads some of it wrongly: a class of
-characters above ASCII counts bytes, and a repetition with counts of anything but a class can match more often (tests/grammar).
-So a class is ASCII, or everything but some ASCII, or a choice of single characters; and counted units are written out.
+characters above ASCII counts bytes, and a repetition with counts of anything but a class can match more often
+(tests/exact/test_grammar_engine.py). So a class is ASCII, or everything but some ASCII, or a choice of single characters; and
+counted units are written out.
 Invariants: every text is ASCII (escapes for the rest), so that it crosses to JavaScript as it is; a rule's name is made here, once.
 """
 

@@ -1,6 +1,6 @@
 """200 varied schemas from a seed: nested objects and arrays, enums, bounds, optional keys, unions, references, Unicode.
 
-`python tests/grammar/schemas.py BUNDLE [--count N]` asks the model itself, natively, and validates every answer.
+`grammar_on_model.py` asks a real model for each of them.
 """
 
 import json
