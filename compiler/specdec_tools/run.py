@@ -101,14 +101,14 @@ def make_parser() -> Parser:
         "--plain-steps",
         type=int,
         metavar="N",
-        help="plain steps in one submit where nothing drafts, 1 to 8 (default: 4 on a GPU, else 1)",
+        help="plain steps in one submit where nothing drafts, 1 to 8 (default: 8 on a GPU, else 1)",
     )
     parser.add_argument(
         "--rounds",
         type=int,
         metavar="N",
-        help="rounds of the draft model in one submit, 1 to 4; with a schedule other than fixed at most so many "
-        "(default: 4 on a GPU, else 1)",
+        help="rounds of the draft model in one submit, 1 to 8; with a schedule other than fixed at most so many "
+        "(default: 8 on a GPU, else 1)",
     )
     grammar = parser.add_mutually_exclusive_group()
     grammar.add_argument("--json-schema", type=Path, metavar="FILE", help="the answer is JSON of this schema")

@@ -48,7 +48,7 @@ def add_command(commands: Any) -> None:
     strata.add_argument(
         "--schedule", type=names, default=[], metavar="NAME", help="fixed,break_even runs both"
     )
-    strata.add_argument("--plain-steps", type=counts, help="plain runs (default: 1, on webgpu 1 and 4)")
+    strata.add_argument("--plain-steps", type=counts, help="plain runs (default: 1, on webgpu 1 and 8)")
     strata.add_argument(
         "--configs", type=Path, metavar="FILE", help="a JSON list of options, in place of the above"
     )
@@ -106,7 +106,7 @@ def _saved(path: Path) -> dict[str, Any]:
 
 
 def _config(bundle: Bundle, args: argparse.Namespace, load: dict[str, Any]) -> dict[str, Any]:
-    steps = args.plain_steps or ([1, 4] if args.backend == "webgpu" else [1])
+    steps = args.plain_steps or ([1, 8] if args.backend == "webgpu" else [1])
     if args.configs:
         configs = read_configs(args.configs)
     else:

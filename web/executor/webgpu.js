@@ -18,8 +18,8 @@ import { WatchedDevice } from "./device.js";
 
 const ANSWER_MS = 60000;
 const SOFTWARE_ANSWER_MS = 600000; // a software adapter may need minutes for what a GPU does in milliseconds
-const PLAIN_STEPS = 4; // more gain little, and waste what follows the end of a short answer: docs/performance.md
-const ROUNDS = 4; // of the draft model in one submit
+const PLAIN_STEPS = 8; // docs/performance.md
+const ROUNDS = 8; // of the draft model in one submit: the most; 32 rows in all
 const PART = 96; // dispatches of one command buffer: more leave the device waiting for the browser, fewer cost it more time (docs/performance.md)
 const MAX_PREPARED = 64; // kinds of submit; a request has some ten
 

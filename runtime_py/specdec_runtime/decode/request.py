@@ -17,11 +17,11 @@ from specdec_runtime.decode.session import check_session
 from specdec_runtime.decode.text import check_stops
 from specdec_runtime.faults import RequestError
 from specdec_runtime.grammars import lowered
-from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan, program_widths
+from specdec_runtime.plan.schema import MAX_ROWS, Plan, program_widths
 
 MAX_K = MAX_ROWS - 1
 MAX_STEPS = 8  # more gain little, and waste what follows the end of an answer
-MAX_ROUNDS = OUT_ROWS // MAX_ROWS  # the rows of all rounds of a submit lie in `out`
+MAX_ROUNDS = 8  # as far as the rows of all rounds of a submit fit into `out`
 
 
 @dataclass(frozen=True, slots=True)

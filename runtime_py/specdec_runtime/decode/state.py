@@ -21,7 +21,7 @@ from specdec_runtime.decode.sampling_state import Held, SamplingState
 from specdec_runtime.decode.session import Lease
 from specdec_runtime.decode.text import StopText, TokenBytes
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import Plan
+from specdec_runtime.plan.schema import OUT_ROWS, Plan
 
 
 class Generation:
@@ -127,15 +127,17 @@ class Generation:
         return min(self._max_drafts, self.limits.max_len - len(self.sequence) - 1)
 
     def draft_rounds(self, budget: int) -> int:
-        """Rounds of that many drafts the next submit may hold: none that could not be needed, and all inside the context."""
+        """Rounds of that many drafts the next submit may hold: none that could not be needed, all inside the context and in `out`."""
         committed, num_rows = len(self.sequence), budget + 1
         needed = -(-(self.limits.max_len - committed) // num_rows)
         fitting = (self.target.model.max_context - committed + 1) // num_rows
-        return max(1, min(self._rounds, needed, fitting))
+        return max(1, min(self._rounds, OUT_ROWS // num_rows, needed, fitting))
 
     def plain_steps(self) -> int:
-        """Steps the next submit may hold: more than one only where nothing ever drafts, or a schedule says when."""
-        return 1 if self.must_be_plain else min(self._steps, self.limits.max_len - len(self.sequence))
+        """Steps the next submit may hold: more than one only where nothing ever drafts, or a schedule says when; the first token waits
+        for no other."""
+        alone = self.must_be_plain or len(self.sequence) == self.sequence.prompt_len
+        return 1 if alone else min(self._steps, self.limits.max_len - len(self.sequence))
 
     def steps_submit(self, steps: int) -> Submit:
         """Plain steps in one submit: each writes its id to `tokens`, where the next one reads it, and its row to `out`."""

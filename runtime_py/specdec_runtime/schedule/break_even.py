@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from specdec_runtime.decode.choice import MODEL, NATURAL_KS, NGRAM, Choice, Done, View
+from specdec_runtime.plan.schema import OUT_ROWS
 from specdec_runtime.schedule.allowance import Allowance
 from specdec_runtime.schedule.costs import PULL, Costs, LiveCosts
 from specdec_runtime.schedule.policy import Policy
@@ -23,7 +24,7 @@ STICKY = 0.02  # by which another action must beat the one before, so that noise
 FIRST_WAIT, MAX_WAIT = 4, 24  # committed tokens between two trials of a source that is off
 HORIZON = 64  # tokens over which reading a stale draft KV, or a trial, must pay for itself
 CHANCE = 0.25  # that a source tried again is as good as its high quantile
-ROUNDS = (1, 2, 4)
+ROUNDS = (1, 2, 4, 8)
 BASELINE = 64  # committed tokens after which a plain step shows again what plain decoding takes
 BASELINE_PULL = 0.5
 OFFER_PULL = 0.05
@@ -64,7 +65,7 @@ def _choices(kind: str, most: int, max_rounds: int) -> tuple[Choice, ...]:
     if most not in ks and most > 0:
         ks.append(most)
     rounds = [count for count in ROUNDS if count <= max_rounds and (count == 1 or kind == MODEL)]
-    return tuple(Choice(kind, k, count) for k in ks for count in rounds)
+    return tuple(Choice(kind, k, count) for k in ks for count in rounds if count * (k + 1) <= OUT_ROWS)
 
 
 class BreakEven:
