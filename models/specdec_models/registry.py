@@ -8,7 +8,7 @@ import tvm
 from tvm.relax.frontend import nn
 
 from .arch.llama import Llama
-from .config import OUT_ROWS, ProgramShape, RuntimeConfig
+from .config import OUT_ROWS, TOP_FIELDS, ProgramShape, RuntimeConfig
 from .layers import op
 
 ARCHITECTURES: dict[str, Callable[[RuntimeConfig, ProgramShape], nn.Module]] = {"llama": Llama}
@@ -37,6 +37,27 @@ class Score(nn.Module):
 def build_score(config: RuntimeConfig, width: int) -> tvm.IRModule:
     """The score program of one width."""
     return _export(Score(config, width))
+
+
+class Logprobs(nn.Module):
+    """Log-probabilities of the ids that a pass of the target chose, over the logits it left behind."""
+
+    def __init__(self, config: RuntimeConfig, width: int):
+        self.config, self.width = config, width
+        self.args = nn.Parameter((4,), "int32")
+        self.logits = nn.Parameter((8, config.padded_vocab), "float32")
+        self.out = nn.Parameter((OUT_ROWS, 2), "int32")
+
+    def forward(self):
+        c = self.config
+        shape = [((OUT_ROWS, TOP_FIELDS), "float32")]
+        inputs = [self.args, self.logits, self.out]
+        return op("logprobs", inputs, shape, m=self.width, n=c.vocab_size, padded=c.padded_vocab)
+
+
+def build_logprobs(config: RuntimeConfig, width: int) -> tvm.IRModule:
+    """The program of log-probabilities of one width."""
+    return _export(Logprobs(config, width))
 
 
 class Accept(nn.Module):

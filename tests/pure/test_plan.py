@@ -100,7 +100,9 @@ def test_programs_by_role():
     assert program_widths(plan.draft_model) == {"draft.prefill": 8, **steps, "draft.accept": 8}
     names = program_widths(plan.target_model)
     assert {
-        f"target.{kind}_{width}" for kind in ("verify", "sample", "score") for width in (1, 2, 4, 8)
+        f"target.{kind}_{width}"
+        for kind in ("verify", "sample", "filter", "score", "logprobs")
+        for width in (1, 2, 4, 8)
     } < set(names)
 
 

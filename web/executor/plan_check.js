@@ -17,6 +17,8 @@ const SAMPLING_FLOATS = 16;
 const MAX_BANNED = 32;
 const BANNED_FIELDS = 8;
 const TOP_FIELDS = 12;
+const TARGET_PASSES = ["verify", "sample", "filter", "score", "logprobs"];
+const DRAFT_PASSES = ["step", "sample", "measure"];
 const OFFSET_ALIGNMENT = 256;
 const MAX_PAGE = 256;
 /** @type {Record<string, number>} */
@@ -191,7 +193,7 @@ class Checker {
     const needed = new Map();
     for (const model of this.models) {
       needed.set(`${model.role}.prefill`, model.prefill_width);
-      for (const kind of model.role === "target" ? ["verify", "sample", "score"] : ["step", "sample", "measure"]) {
+      for (const kind of model.role === "target" ? TARGET_PASSES : DRAFT_PASSES) {
         for (const width of model.widths) needed.set(`${model.role}.${kind}_${width}`, width);
       }
       if (model.role === "draft") needed.set("draft.accept", MAX_ROWS);

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from specdec_models import ProgramShape, RuntimeConfig, build_accept, build_program, build_score
+from specdec_models import (
+    ProgramShape,
+    RuntimeConfig,
+    build_accept,
+    build_logprobs,
+    build_program,
+    build_score,
+)
 from specdec_runtime.plan.schema import MAX_ROWS
 
 from ..cache import cached
@@ -71,8 +78,8 @@ class ProgramSpec:
 
 
 def part_programs(part: Part) -> list[ProgramSpec]:
-    """THE list of programs of a model: prefill, a pass with a head for each width, the same with a sampled id; the target's scores;
-    the draft's measured steps and what lies between two rounds."""
+    """THE list of programs of a model: prefill, a pass with a head for each width, the same with a sampled id; the target's with all
+    processors, its scores and log-probabilities; the draft's measured steps and what lies between two rounds."""
     role, config = part.role, part.config
     results = (f"{role}.logits", f"{role}.out", f"{role}.done")
     kind = "verify" if role == "target" else "step"
@@ -86,8 +93,14 @@ def part_programs(part: Part) -> list[ProgramSpec]:
         programs.append(ProgramSpec(f"{role}.sample_{width}", width, make, results))
     if role == "target":
         for width in WIDTHS[role]:
+            make = partial(build_program, config, ProgramShape(width, True, choice="filter"))
+            programs.append(ProgramSpec(f"target.filter_{width}", width, make, results))
+        for width in WIDTHS[role]:
             make = partial(build_score, config, width)
             programs.append(ProgramSpec(f"target.score_{width}", width, make, ("target.score",)))
+        for width in WIDTHS[role]:
+            make = partial(build_logprobs, config, width)
+            programs.append(ProgramSpec(f"target.logprobs_{width}", width, make, ("target.top",)))
     else:
         measured = ("draft.logits", "draft.out", "draft.stats", "draft.done")
         for width in WIDTHS[role]:

@@ -5,9 +5,12 @@ from .attention import ATTENTION
 from .attention_gpu import ATTENTION_MERGE, ATTENTION_SPLIT
 from .base import Op, Params, kernel_name
 from .embed import CONCAT2, CONCAT3, EMBED
+from .filter_ops import PROCESS, TRUNCATE
 from .linear import LINEAR, LINEAR_ADD
 from .linear_gpu import GATE_UP_QUANTIZE, LINEAR_ADD_QUANTIZE, QKV_ROPE
+from .logprobs import LOGPROBS
 from .measure import MEASURE, MEASURE_MERGE, MEASURE_SPLIT, MEASURE_SPLIT_NAMED
+from .pick import PICK, PICK_SPLIT
 from .quantize import NORM_QUANTIZE, QUANTIZE, SCALE_QUANTIZE, SILU_MUL_QUANTIZE
 from .rope import ROPE_APPEND
 from .sample import SAMPLE, SAMPLE_NAMED, SAMPLE_SPLIT, SAMPLE_SPLIT_NAMED
@@ -41,12 +44,17 @@ OPS: dict[str, Op] = {
         SAMPLE_NAMED,
         SAMPLE_SPLIT,
         SAMPLE_SPLIT_NAMED,
+        PROCESS,
+        TRUNCATE,
+        PICK,
+        PICK_SPLIT,
         ADVANCE,
         MEASURE,
         MEASURE_SPLIT,
         MEASURE_SPLIT_NAMED,
         MEASURE_MERGE,
         SCORE,
+        LOGPROBS,
         ACCEPT,
     )
 }

@@ -19,7 +19,7 @@ from typing import Any
 from specdec_runtime.backends.scripted_sampling import logits_of, sampled_id
 from specdec_runtime.decode.effects import KINDS, Readback, Submit
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import OUT_ROWS, Model, Plan, host_tensors, program_widths
+from specdec_runtime.plan.schema import OUT_ROWS, TOP_FIELDS, Model, Plan, host_tensors, program_widths
 
 NextId = Callable[[tuple[int, ...]], int]  # tokens of positions 0..p -> id for position p + 1
 Scores = Callable[
@@ -29,6 +29,10 @@ Scores = Callable[
 Stats = Callable[
     [tuple[int, ...]], tuple[float, float]
 ]  # tokens so far -> logprob of the draft's id, entropy
+
+Tops = Callable[
+    [tuple[int, ...], int], list[float]
+]  # tokens so far and the id after them -> its logprob, 0, then the likeliest ids, each with its own
 
 POISON = -1  # what nobody wrote
 
@@ -50,6 +54,13 @@ def flat_stats(prefix: tuple[int, ...]) -> tuple[float, float]:
     return -mix / 8.0, mix / 4.0
 
 
+def flat_tops(prefix: tuple[int, ...], token_id: int) -> list[float]:
+    """Log-probabilities that depend on both arguments and on nothing else."""
+    mix = hash(prefix) % 1000
+    likeliest = [number for i in range(5) for number in (float((token_id + i) % 7), -(mix + i) / 100.0)]
+    return [-hash((prefix, token_id)) % 1000 / -100.0, 0.0, *likeliest]
+
+
 @dataclass
 class Script:
     """What goes wrong, and when; submits count from 0 over the life of the backend."""
@@ -67,6 +78,7 @@ class _Lane:
         self.model = model
         self.next_id = next_id
         self.prefixes: list[tuple[int, ...]] = []  # of the rows of the last pass
+        self.first = 0  # the row of `out` where that pass began
         self._tensors = tensors
         self._cells: list[list[tuple[int, int]]] = [
             [(POISON, POISON)] * model.page_size for _ in range(model.num_pages)
@@ -123,6 +135,7 @@ class ScriptedBackend:
         script: Script | None = None,
         scores: Scores = flat_scores,
         stats: Stats = flat_stats,
+        tops: Tops = flat_tops,
     ) -> None:
         self.info: dict[str, Any] = {"backend": "scripted", "adapter": "tables"}
         self.submits: list[Submit] = []
@@ -136,6 +149,7 @@ class ScriptedBackend:
         self._script = script or Script()
         self._scores = scores
         self._stats = stats
+        self._tops = tops
         self._stopped = False
 
     def submit(self, batch: Submit) -> Readback:
@@ -182,6 +196,9 @@ class ScriptedBackend:
             return
         if not lane.tensor("args")[1] and self._stopped:
             return
+        if operation.startswith("logprobs"):
+            self._top(lane, width)
+            return
         if operation.startswith("score"):
             self._score(lane, width)
             return
@@ -190,7 +207,7 @@ class ScriptedBackend:
             lane.append(start + row)
         if operation == "prefill":
             return
-        first = lane.out_row(num_rows)
+        first = lane.first = lane.out_row(num_rows)
         lane.prefixes = [lane.prefix(start + row) for row in range(num_rows)]
         for row, prefix in enumerate(lane.prefixes):
             script = self._script
@@ -236,6 +253,15 @@ class ScriptedBackend:
         self._write("tokens", start + row + 1, [token_id])
         self.tensors["target.args"][:] = [start + row + 1, num_rows, 0, first + num_rows]
         self.tensors["draft.args"][:3] = [start + row, 2, 1]
+
+    def _top(self, lane: _Lane, width: int) -> None:
+        """Of the pass just before, for the ids that it wrote to `out`; what that pass fed back is no matter."""
+        if not 1 <= len(lane.prefixes) <= width:
+            raise ContractError("no pass of so many rows came before", "target.logprobs")
+        for row, prefix in enumerate(lane.prefixes, lane.first):
+            token_id, is_finite = lane.tensor("out")[2 * row : 2 * row + 2]
+            numbers = self._tops(prefix, token_id) if is_finite else [nan] * TOP_FIELDS
+            self.tensors["target.top"][TOP_FIELDS * row : TOP_FIELDS * (row + 1)] = numbers
 
     def _score(self, lane: _Lane, width: int) -> None:
         _, num_rows = lane.rows(width)
