@@ -6,7 +6,6 @@ Knows neither requests nor programs' names: what the decode core did not write c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import exp, log
 from typing import Any
 
 from specdec_runtime.decode.pipeline import Processors, process
@@ -81,11 +80,3 @@ def processors_of(tensors: dict[str, list[Any]], out_row: int) -> Processors:
         top_p=floats[1],
         min_p=floats[2],
     )
-
-
-def logprobs_row(logits: list[float], token_id: int) -> list[float]:
-    """A row of target.top."""
-    total = log(sum(exp(logit) for logit in logits))
-    likeliest = sorted(range(len(logits)), key=lambda v: (-logits[v], v))[:5]
-    pairs = [number for v in likeliest for number in (float(v), logits[v] - total)]
-    return [logits[token_id] - total, 0.0, *pairs]
