@@ -113,7 +113,7 @@ def logprobs(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
         logprob = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
         order = np.argsort(-logits, kind="stable")[:5]
         given = np.clip(a["out"].reshape(OUT_ROWS, 2)[at, 0], 0, len(logits) - 1)
-        pairs = np.full((5, 2), (-1, -3.4e38))
+        pairs = np.full((5, 2), (-1.0, 0.0))
         pairs[: len(order)] = np.stack([order, logprob[order]], axis=1)
         top[at] = [logprob[given], 0, *pairs.ravel()]
     return {"top": top}

@@ -3,7 +3,7 @@
 Of the raw logits: what a processor or the temperature does to them plays no part. Runs right after a target pass, before anything
 moves args but the pass itself: after one that feeds back, whose args have moved on by then, it is about the one row before. Row i goes
 to the row of `top` beside its row of `out`: the id's log-probability, a zero, then five times an id (as a float) and its
-log-probability; where there are fewer ids, -1 and LOWEST. A row whose finite flag is 0 has no meaning here.
+log-probability; where there are fewer ids, -1 and 0. A row whose finite flag is 0 has no meaning here.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _write(top, at, given, values, ids, log_total) -> None:
     store(top, at + 1, f32(0))
     for j in range(LIKELIEST):
         store(top, at + FIRST + 2 * j, T.cast(ids[j], "float32"))
-        found = T.Select(ids[j] >= 0, values[j] - values[0] - log_total, f32(LOWEST))
+        found = T.Select(ids[j] >= 0, values[j] - values[0] - log_total, f32(0))
         store(top, at + FIRST + 2 * j + 1, found)
 
 

@@ -17,7 +17,7 @@ from specdec_runtime.decode.session import check_session
 from specdec_runtime.decode.text import check_stops
 from specdec_runtime.faults import RequestError
 from specdec_runtime.grammars import lowered
-from specdec_runtime.plan.schema import MAX_ROWS, Plan, program_widths
+from specdec_runtime.plan.schema import MAX_ROWS, Plan
 
 MAX_K = MAX_ROWS - 1
 MAX_STEPS = 8  # more gain little, and waste what follows the end of an answer
@@ -93,16 +93,11 @@ def _check_logprobs(request: Request) -> None:
 
 
 def check_choice(plan: Plan, request: Request) -> None:
-    """The bundle has the programs, and this runtime the accept rule, for the sampling asked."""
+    """This runtime has the accept rule, and the device the room, for the sampling asked."""
     sampling = request.sampling
     if sampling.promise not in (GREEDY, COUPLED):
         message = f"this runtime has no accept rule for mode {sampling.mode!r} yet"
         raise RequestError(message, "mode", f"Use mode {COUPLED}")
-    if f"target.{sampling.kind}_1" not in program_widths(plan.target_model):
-        message = (
-            "this bundle has no programs for top-k, top-p, min-p, penalties, min_tokens or banned sequences"
-        )
-        raise RequestError(message, "sampling", "Leave these out")
     num_stops = len(plan.text.eos_ids if request.eos_ids is None else request.eos_ids)
     if sampling.min_tokens and num_stops > MAX_STOPS:
         message = f"{num_stops} ids end an answer"
