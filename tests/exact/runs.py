@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.sampling import PLAIN, Sampling
 from specdec_runtime.decode.sampling_state import Held
+from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_tools.grammar import Matchers
 from specdec_tools.text import BundleText
@@ -48,16 +50,21 @@ class Native:
         schedule: Schedule | None = None,
         sampling: Sampling = PLAIN,
         grammar: dict[str, Any] | None = None,
+        stop: Sequence[str] = (),
+        tokens: TokenBytes | None = None,
+        logprobs: int = 0,
     ) -> dict[str, Any]:
-        """The --json object of one request, less text."""
+        """The --json object of one request; its text only with stop strings."""
         plan = self.bundle.plan
-        request = Request(prompt_ids, max_tokens, k, eos_ids, steps, rounds, sampling, grammar)
-        effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, self.held)
+        request = Request(
+            prompt_ids, max_tokens, k, eos_ids, steps, rounds, sampling, stop, logprobs, grammar
+        )
+        effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, self.held, tokens)
         return drive.run(effects, self.backend, matchers=self._open_matcher)
 
     def _open_matcher(self, asked: Constrain) -> Matcher:
         if self._matchers is None:
-            self._matchers = Matchers(self.text.map)
+            self._matchers = Matchers(self.text.byte_map)
         return self._matchers(asked)
 
     @property

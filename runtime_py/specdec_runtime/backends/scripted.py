@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from specdec_runtime.backends.scripted_sampling import filtered_id, logits_of, logprobs_row, sampled_id
+from specdec_runtime.backends.scripted_sampling import filtered_id, logits_of, sampled_id
 from specdec_runtime.decode.effects import KINDS, Readback, Submit
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import OUT_ROWS, Model, Plan, host_tensors, program_widths
+from specdec_runtime.plan.schema import OUT_ROWS, TOP_FIELDS, Model, Plan, host_tensors, program_widths
 
 NextId = Callable[[tuple[int, ...]], int]  # tokens of positions 0..p -> id for position p + 1
 Scores = Callable[
@@ -29,6 +29,10 @@ Scores = Callable[
 Stats = Callable[
     [tuple[int, ...]], tuple[float, float]
 ]  # tokens so far -> logprob of the draft's id, entropy
+
+Tops = Callable[
+    [tuple[int, ...], int], list[float]
+]  # tokens so far and the id after them -> its logprob, 0, then the likeliest ids, each with its own
 
 POISON = -1  # what nobody wrote
 
@@ -50,6 +54,13 @@ def flat_stats(prefix: tuple[int, ...]) -> tuple[float, float]:
     return -mix / 8.0, mix / 4.0
 
 
+def flat_tops(prefix: tuple[int, ...], token_id: int) -> list[float]:
+    """Log-probabilities that depend on both arguments and on nothing else."""
+    mix = hash(prefix) % 1000
+    likeliest = [number for i in range(5) for number in (float((token_id + i) % 7), -(mix + i) / 100.0)]
+    return [-hash((prefix, token_id)) % 1000 / -100.0, 0.0, *likeliest]
+
+
 @dataclass
 class Script:
     """What goes wrong, and when; submits count from 0 over the life of the backend."""
@@ -67,6 +78,7 @@ class _Lane:
         self.model = model
         self.next_id = next_id
         self.prefixes: list[tuple[int, ...]] = []  # of the rows of the last pass
+        self.first = 0  # the row of `out` where that pass began
         self._tensors = tensors
         self._cells: list[list[tuple[int, int]]] = [
             [(POISON, POISON)] * model.page_size for _ in range(model.num_pages)
@@ -123,6 +135,7 @@ class ScriptedBackend:
         script: Script | None = None,
         scores: Scores = flat_scores,
         stats: Stats = flat_stats,
+        tops: Tops = flat_tops,
     ) -> None:
         self.info: dict[str, Any] = {"backend": "scripted", "adapter": "tables"}
         self.submits: list[Submit] = []
@@ -136,6 +149,7 @@ class ScriptedBackend:
         self._script = script or Script()
         self._scores = scores
         self._stats = stats
+        self._tops = tops
         self._stopped = False
 
     def submit(self, batch: Submit) -> Readback:
@@ -182,15 +196,18 @@ class ScriptedBackend:
             return
         if not lane.tensor("args")[1] and self._stopped:
             return
-        if operation.startswith(("score", "logprobs")):
-            self._score(lane, width) if operation.startswith("score") else self._logprobs(lane)
+        if operation.startswith("logprobs"):
+            self._top(lane, width)
+            return
+        if operation.startswith("score"):
+            self._score(lane, width)
             return
         start, num_rows = lane.rows(width)
         for row in range(num_rows):
             lane.append(start + row)
         if operation == "prefill":
             return
-        first = lane.out_row(num_rows)
+        first = lane.first = lane.out_row(num_rows)
         lane.prefixes = [lane.prefix(start + row) for row in range(num_rows)]
         for row, prefix in enumerate(lane.prefixes):
             script = self._script
@@ -239,16 +256,14 @@ class ScriptedBackend:
         self.tensors["target.args"][:] = [start + row + 1, num_rows, 0, first + num_rows]
         self.tensors["draft.args"][:3] = [start + row, 2, 1]
 
-    def _logprobs(self, lane: _Lane) -> None:
-        """Of the rows of the last pass; after feedback args have moved on by one."""
-        _, num_rows, feedback, first = lane.tensor("args")
-        if len(lane.prefixes) != num_rows:
-            raise ContractError("no pass of these rows came before", "target.logprobs")
-        for row, prefix in enumerate(lane.prefixes, first - bool(feedback)):
-            logits = logits_of(lane.next_id, prefix, lane.model.vocab_size)
-            found = logprobs_row(logits, lane.tensor("out")[2 * row])
-            width = len(lane.tensor("top")) // OUT_ROWS
-            lane.tensor("top")[row * width : row * width + len(found)] = found
+    def _top(self, lane: _Lane, width: int) -> None:
+        """Of the pass just before, for the ids that it wrote to `out`; what that pass fed back is no matter."""
+        if not 1 <= len(lane.prefixes) <= width:
+            raise ContractError("no pass of so many rows came before", "target.logprobs")
+        for row, prefix in enumerate(lane.prefixes, lane.first):
+            token_id, is_finite = lane.tensor("out")[2 * row : 2 * row + 2]
+            numbers = self._tops(prefix, token_id) if is_finite else [nan] * TOP_FIELDS
+            self.tensors["target.top"][TOP_FIELDS * row : TOP_FIELDS * (row + 1)] = numbers
 
     def _score(self, lane: _Lane, width: int) -> None:
         _, num_rows = lane.rows(width)

@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from specdec_runtime.decode.logprobs import Row
+
 
 class Verdict(NamedTuple):
     """How far the target agrees, and what it says next."""
 
     num_accepted: int  # drafts that stand, counted from the first
     next_id: int | None  # correction (some draft fell) or bonus (none did); None: that row was not finite
+    tops: Sequence[Row] = ()  # log-probabilities of the rows judged, where they were asked for
 
 
 def accept_greedy(drafted: Sequence[int], out: Sequence[int]) -> Verdict:
