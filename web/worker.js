@@ -13,6 +13,7 @@ import { PythonHost } from "./worker/python.js";
 
 // What says how tokens are chosen, where the answer ends, and whose KV it may reuse; Python judges the values (specdec_runtime/decode/options.py).
 const OPTIONS = [
+  "grammar",
   "temperature", "mode", "seed", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty",
   "logit_bias", "bad_words", "allowed_ids", "min_tokens", "stop", "ignore_eos", "logprobs",
   "session", "grammar",
