@@ -13,6 +13,8 @@ from typing import Any
 
 Fields = dict[str, Any]
 
+EXTRAS = ("prompt_ids", "token_ids", "stop", "seed", "speculation", "timing_ms", "device")
+
 
 @dataclass(frozen=True)
 class Message:
@@ -108,7 +110,7 @@ def usage_of(result: Fields) -> Usage:
 
 def extras(result: Fields) -> Fields:
     """What a result says beyond OpenAI's fields."""
-    return {name: result[name] for name in ("prompt_ids", "token_ids", "speculation", "timing_ms", "device")}
+    return {name: result[name] for name in EXTRAS}
 
 
 class Answer:
