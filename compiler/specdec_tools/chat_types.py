@@ -137,5 +137,5 @@ class Answer:
         return ChatCompletionChunk(**self._head, choices=[], usage=usage_of(result))
 
     def completion(self, result: Fields, logprobs: list[Fields] | None) -> ChatCompletion:
-        choice = Choice(Message(result["text"]), result["finish_reason"], logprobs_of(result.get("logprobs")))
+        choice = Choice(Message(result["text"]), result["finish_reason"], logprobs_of(logprobs))
         return ChatCompletion(**self._head, choices=[choice], usage=usage_of(result), specdec=extras(result))
