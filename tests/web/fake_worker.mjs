@@ -3,7 +3,7 @@
 // Its invariant is the real one's: one request at a time. `faults`: {max_tokens: letters before an error}.
 import assert from "node:assert/strict";
 
-const DONE = { speculation: { mode: "greedy" }, timing_ms: {}, device: { backend: "fake" } };
+const DONE = { stop: null, seed: null, speculation: { mode: "greedy" }, timing_ms: {}, device: { backend: "fake" } };
 const tick = () => new Promise((resolve) => setTimeout(resolve, 1));
 
 export const log = [];
