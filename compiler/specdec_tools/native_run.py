@@ -94,7 +94,7 @@ class NativeRun:
         if "prompt_ids" in request:
             return list(request["prompt_ids"])
         if "messages" in request:
-            return self.text.encode(self.text.render(request["messages"]))
+            return self.text.chat_ids(request["messages"], request.get("system"))
         raw, system = bool(request.get("raw")), request.get("system")
         return self.text.prompt_ids(request["prompt"], raw=raw, system=system)
 

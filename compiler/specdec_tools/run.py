@@ -16,10 +16,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from specdec_runtime.faults import (
     ContractError,
@@ -32,6 +32,9 @@ from specdec_runtime.faults import (
 from specdec_runtime.schedule.policy import AUTO, SCHEDULES
 
 from specdec_tools.sampling_options import add_options, option_fields
+
+if TYPE_CHECKING:
+    from specdec_tools.browser import PageSession
 
 OnText = Callable[[str], None]
 BACKENDS = ("native", "wasm", "webgpu")
@@ -73,6 +76,9 @@ def make_parser() -> Parser:
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument("--prompt", help="text of the user")
     prompt.add_argument("--prompt-ids", type=_ids, metavar="1,2,3", help="token ids, taken as they are")
+    prompt.add_argument(
+        "--chat", action="store_true", help="a conversation: each line of standard input is a turn"
+    )
     parser.add_argument(
         "--raw", action="store_true", help="continue the text itself, without the chat template"
     )
@@ -125,6 +131,9 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.score_ids is not None and (given := option_fields(args)):
         raise RequestError("scores have no such option", next(iter(given)), "Leave it out, or --score-ids")
+    if args.chat and (args.raw or args.json or args.score_ids is not None):
+        action = "Leave out --raw, --json and --score-ids"
+        raise RequestError("a conversation is text, by the chat template", "chat", action)
     if args.width not in WIDTHS:
         raise RequestError(f"width is {args.width}", "width", f"Use one of {list(WIDTHS)}")
     if args.threads is not None and args.backend != "wasm":
@@ -155,12 +164,14 @@ class Interrupt:
             signal.signal(signal.SIGINT, before)
 
 
-def _request(args: argparse.Namespace) -> dict[str, Any]:
-    """The request as window.specdec takes it."""
+def request_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The request as window.specdec takes it; of a conversation, without its messages."""
     prompt = {"prompt": args.prompt} if args.prompt is not None else {"prompt_ids": args.prompt_ids}
+    if args.chat:
+        prompt = {}
     if args.raw:
         prompt["raw"] = True
-    if args.system is not None:
+    if args.system is not None and not args.chat:
         prompt["system"] = args.system
     if args.score_ids is not None:
         return prompt | {"score_ids": args.score_ids, "width": args.width}
@@ -182,7 +193,7 @@ def _run_native(args: argparse.Namespace, on_text: OnText, interrupt: Interrupt)
     from specdec_tools.native_run import NativeRun
 
     with NativeRun.open(args.bundle) as runner:
-        request = _request(args)
+        request = request_of(args)
         if args.score_ids is not None:
             return runner.score(request, lambda: interrupt.seen)
         return runner.generate(request, on_text, lambda: interrupt.seen)
@@ -212,12 +223,13 @@ def _drafts(args: argparse.Namespace) -> bool:
     return args.score_ids is None and args.drafter != "off" and args.schedule != "fixed"
 
 
-async def _drive_page(args: argparse.Namespace, on_text: OnText, interrupt: Interrupt) -> dict[str, Any]:
+@asynccontextmanager
+async def opened_page(args: argparse.Namespace) -> AsyncIterator[PageSession]:
+    """The page in a browser of its own, with the bundle loaded."""
     from specdec_tools.browser import BrowserOptions, page_session
     from specdec_tools.serve import BUNDLE_PREFIX, running_site
 
     options = BrowserOptions(args.backend, args.adapter, args.timeout, args.threads)
-    loop = asyncio.get_running_loop()
     with running_site(args.bundle) as site:
         async with page_session(site.url, options) as session:
             bar = LoadBar()
@@ -228,31 +240,59 @@ async def _drive_page(args: argparse.Namespace, on_text: OnText, interrupt: Inte
                 print(f"note: one thread: {reason}", file=sys.stderr)
             if args.adapter == "auto" and "swiftshader" in loaded["device"]["adapter"].lower():
                 print("note: WebGPU runs on a software adapter (SwiftShader)", file=sys.stderr)
-            session.on_text = on_text
-            pending: set[asyncio.Task[None]] = set()  # the loop keeps no strong reference to a task
-            cancel = lambda: pending.add(loop.create_task(session.cancel()))  # noqa: E731
-            interrupt.on_interrupt = lambda: loop.call_soon_threadsafe(cancel)
-            if interrupt.seen:
-                raise KeyboardInterrupt  # while the bundle was loading: there is nothing to print
-            ask = session.generate if args.score_ids is None else session.score
-            result = await ask(_request(args))
-            await asyncio.gather(*pending, return_exceptions=True)
-            return result
+            yield session
+
+
+async def ask_page(
+    session: PageSession,
+    ask: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]],
+    request: dict[str, Any],
+    on_text: OnText,
+    interrupt: Interrupt,
+) -> dict[str, Any]:
+    """One request; an interrupt cancels it."""
+    loop = asyncio.get_running_loop()
+    session.on_text = on_text
+    pending: set[asyncio.Task[None]] = set()  # the loop keeps no strong reference to a task
+    cancel = lambda: pending.add(loop.create_task(session.cancel()))  # noqa: E731
+    interrupt.on_interrupt = lambda: loop.call_soon_threadsafe(cancel)
+    if interrupt.seen:
+        raise KeyboardInterrupt  # while the bundle was loading: there is nothing to print
+    result = await ask(request)
+    await asyncio.gather(*pending, return_exceptions=True)
+    return result
+
+
+async def _drive_page(args: argparse.Namespace, on_text: OnText, interrupt: Interrupt) -> dict[str, Any]:
+    async with opened_page(args) as session:
+        ask = session.generate if args.score_ids is None else session.score
+        return await ask_page(session, ask, request_of(args), on_text, interrupt)
 
 
 def _run_browser(args: argparse.Namespace, on_text: OnText, interrupt: Interrupt) -> dict[str, Any]:
     return asyncio.run(_drive_page(args, on_text, interrupt))
 
 
-def run(args: argparse.Namespace, on_text: OnText = lambda text: None) -> dict[str, Any]:
-    """The result object of one request."""
+def _check_bundle(args: argparse.Namespace) -> None:
     _check(args)
     if not (args.bundle / "manifest.json").is_file():
         action = "Build one with specdec-compile build"
         raise RequestError("this is no bundle: it has no manifest.json", str(args.bundle), action)
+
+
+def run(args: argparse.Namespace, on_text: OnText = lambda text: None) -> dict[str, Any]:
+    """The result object of one request."""
+    _check_bundle(args)
     with Interrupt().listening() as interrupt:
         runner = _run_native if args.backend == "native" else _run_browser
         return runner(args, on_text, interrupt)
+
+
+def _chat(args: argparse.Namespace) -> None:
+    from specdec_tools.run_chat import chat
+
+    _check_bundle(args)
+    chat(args)
 
 
 def summary(result: dict[str, Any]) -> str:
@@ -265,8 +305,9 @@ def summary(result: dict[str, Any]) -> str:
     threads = f", {device['threads']} threads" if device.get("threads", 1) > 1 else ""
     tested = f"; self-test {test['verdict']}" if test["passes"] else ""
     fallen = f"; fallbacks: {', '.join(spec['fallbacks'])}" if spec["fallbacks"] else ""
+    kept = f" ({usage['cached_tokens']} kept)" if usage["cached_tokens"] else ""
     return (
-        f"[{tokens} tokens, {result['finish_reason']}; {speed:.1f} tokens/s; prompt {usage['prompt_tokens']} tokens; "
+        f"[{tokens} tokens, {result['finish_reason']}; {speed:.1f} tokens/s; prompt {usage['prompt_tokens']} tokens{kept}; "
         f"first token {first}; load {ms['load']:.0f} ms; {device['backend']}: {device['adapter']}{threads}{tested}]\n"
         f"[drafter {spec['drafter']}: {spec['num_drafted']} drafted, {spec['num_accepted']} accepted, "
         f"{spec['num_target_passes']} target passes; ms: prefill {ms['prefill']:.0f}, draft {ms['draft']:.0f}, "
@@ -317,7 +358,11 @@ def _nothing_done(args: argparse.Namespace) -> dict[str, Any]:
     result = {"prompt_ids": args.prompt_ids or [], "finish_reason": "cancelled"}
     if args.score_ids is not None:
         return result | {"positions": []}
-    return result | {"token_ids": [], "text": "", "usage": {"prompt_tokens": 0, "completion_tokens": 0}}
+    return result | {
+        "token_ids": [],
+        "text": "",
+        "usage": {"prompt_tokens": 0, "completion_tokens": 0, "cached_tokens": 0},
+    }
 
 
 def _typed(error: Exception) -> SpecdecError:
@@ -335,6 +380,9 @@ def _answer(argv: list[str]) -> int:
     try:
         args = make_parser().parse_args(argv)
         try:
+            if args.chat:
+                _chat(args)
+                return 0
             printer = Printer()
             result = run(args, (lambda text: None) if args.json else printer)
             _print_result(args, result, printer)

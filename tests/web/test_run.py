@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -14,11 +15,13 @@ from pathlib import Path
 import pytest
 from fake_backend import FakeBackend
 from fake_bundle import CONTEXT, EOS, fake_greedy
+from specdec_runtime.bundle import open_bundle
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.faults import ArtifactError, RequestError
 from specdec_tools import native_run, run
 from specdec_tools.native_run import NativeRun
+from specdec_tools.text import BundleText
 
 PROMPT_IDS = [72, 101, 108, 108, 111]
 IDS = "72,101,108,108,111"
@@ -538,3 +541,61 @@ def test_serve_command_prints_its_address(fake_bundle: Path) -> None:
         running.wait(timeout=20)
         running.stdout.close()
     assert running.returncode == 0
+
+
+def _chat(args: list[str], turns: str, capsys, monkeypatch) -> tuple[int, str, list[str]]:
+    """Exit status, standard output, and the first line that was told of each turn."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(turns))
+    code = run.main([*args, "--chat", "--max-tokens", "9", "--schedule", "fixed"])
+    out, err = capsys.readouterr()
+    return code, out, [line for line in err.splitlines() if "first token" in line]
+
+
+def _check_chat(told: tuple[int, str, list[str]], bundle: Path, system: str | None) -> None:
+    """Each answer is that of a request with the whole chat; each turn after the first keeps what was read."""
+    code, out, counts = told
+    text = BundleText.open(bundle, open_bundle(bundle).plan.text, True)
+    messages = [{"role": "system", "content": system}] if system else []
+    expected = []
+    for said in ("Hello there", "And again"):
+        messages.append({"role": "user", "content": said})
+        ids = text.encode(text.render(messages))
+        answer = fake_greedy(ids, 9)
+        expected.append(text.decode(answer))
+        messages.append({"role": "assistant", "content": expected[-1]})
+    assert code == 0 and out == "".join(f"{answer}\n" for answer in expected)
+    assert len(counts) == 2 and "kept" not in counts[0] and " kept); first token" in counts[1], counts
+
+
+def test_a_conversation_on_standard_input(native: None, capsys, monkeypatch, fake_bundle: Path) -> None:
+    for drafter, system in (("off", None), ("model", "Be brief.")):
+        args = [str(fake_bundle), "--drafter", drafter, *(["--system", system] if system else [])]
+        told = _chat(args, "Hello there\n\n  And again  \n", capsys, monkeypatch)
+        _check_chat(told, fake_bundle, system)
+    for extra in (["--raw"], ["--json"], ["--score-ids", "1"], ["--prompt", "x"]):
+        assert run.main([str(fake_bundle), "--chat", *extra]) == 2
+    assert _chat([str(fake_bundle)], "x" * CONTEXT + "\nAnd again\n", capsys, monkeypatch)[0] == 2
+
+
+@pytest.mark.browser
+def test_a_conversation_in_the_page(capsys, monkeypatch, fake_bundle: Path) -> None:
+    args = [str(fake_bundle), "--backend", "wasm", "--timeout", "60"]
+    _check_chat(_chat(args, "Hello there\nAnd again\n", capsys, monkeypatch), fake_bundle, None)
+
+
+def test_ctrl_c_in_a_conversation_ends_the_answer(
+    native: None, capsys, monkeypatch, fake_bundle: Path
+) -> None:
+    """And the next turn goes on from what was said."""
+    submit, seen = FakeBackend.submit, []
+
+    def pressed(self, batch):
+        seen.append(batch)
+        if len(seen) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return submit(self, batch)
+
+    monkeypatch.setattr(FakeBackend, "submit", pressed)
+    told = _chat([str(fake_bundle), "--drafter", "off"], "Hello there\nAnd again\n", capsys, monkeypatch)
+    assert told[0] == 0 and "cancelled" in told[2][0] and "9 tokens" in told[2][1] and "kept" in told[2][1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,6 +1,6 @@
 // Answers questions for the twin tests: JSON on standard input, JSON on standard output.
 // {"plans": [text...]} -> the path of each plan's first fault, or null; {"tokenizer", "template", "plan", "texts",
-// "chats", "ids"} -> what text.js makes of them; {"completions": [body...]} -> what is read of each, or where it is refused.
+// "chats", "ids"} -> what text.js makes of them; {"templates", "conversations", ...} -> every template's text of every conversation; {"completions": [body...]} -> what is read of each, or where it is refused.
 import { readFileSync } from "node:fs";
 
 import { loadPlan } from "../../web/executor/plan.js";
@@ -38,6 +38,25 @@ async function textTwin({ tokenizer, template, plan, texts, chats, ids, bad_word
   };
 }
 
+async function rendered({ tokenizer, plan, templates, conversations }) {
+  const refused = (error) => ({ refused: `${error.type} ${error.where}` });
+  const all = templates.map(async (template) => {
+    try {
+      const text = await BundleText.load(tokenizer, template, plan);
+      return conversations.map((messages) => {
+        try {
+          return text.render(text.messages({ messages }));
+        } catch (error) {
+          return refused(error);
+        }
+      });
+    } catch (error) {
+      return conversations.map(() => refused(error));
+    }
+  });
+  return Promise.all(all);
+}
+
 function completion(body) {
   try {
     return readCompletion(body);
@@ -47,5 +66,5 @@ function completion(body) {
 }
 
 const question = JSON.parse(readFileSync(0, "utf8"));
-const answer = question.plans?.map(verdict) ?? question.completions?.map(completion) ?? (await textTwin(question));
+const answer = question.plans?.map(verdict) ?? question.completions?.map(completion) ?? (await (question.templates ? rendered : textTwin)(question));
 process.stdout.write(JSON.stringify(answer));

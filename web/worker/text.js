@@ -8,7 +8,7 @@ import { ArtifactError, RequestError } from "../executor/faults.js";
 import { ByteMap, StreamDecoder } from "./byte_map.js";
 
 /** @typedef {import("../executor/types.js").PlanText} PlanText */
-/** @typedef {{role: string, content: string}} Message */
+/** @typedef {Record<string, any>} Message role and content; what else it has (tool calls, names) is the template's to read */
 /**
  * @typedef {{prompt?: string, messages?: Message[], raw?: boolean, system?: string, prompt_ids?: number[]}} PromptRequest
  */
@@ -40,6 +40,20 @@ function parseTokenizer(text) {
 function requireText(what, value) {
   if (typeof value !== "string") throw new RequestError(`${what} is not text`, what, "Give a string");
   return value;
+}
+
+/** A list of objects, each with a role; their contents are the template's to judge. @param {unknown} messages */
+function checkMessages(messages) {
+  if (!Array.isArray(messages) || messages.length === 0) {
+    throw new RequestError("messages is empty or not a list", "messages", "Give at least one message");
+  }
+  for (const [index, message] of messages.entries()) {
+    const where = `messages[${index}]`;
+    if (typeof message !== "object" || message === null || Array.isArray(message)) {
+      throw new RequestError(`${where} is not an object`, where, "Give an object with role and content");
+    }
+    if (typeof message.role !== "string") throw new RequestError(`${where} has no role`, `${where}.role`, "Give a string");
+  }
 }
 
 export class BundleText {
@@ -92,6 +106,7 @@ export class BundleText {
     if (!this.template) {
       throw new RequestError("this model has no chat template", "prompt", "Ask for raw text (--raw)");
     }
+    checkMessages(messages);
     try {
       return this.template.render({
         messages,
@@ -117,6 +132,7 @@ export class BundleText {
   messages(request) {
     const { system, messages } = request;
     const said = messages ?? [{ role: "user", content: requireText("prompt", request.prompt) }];
+    if (messages) checkMessages(messages);
     return system === undefined || system === null ? said : [{ role: "system", content: requireText("system", system) }, ...said];
   }
 
