@@ -18,8 +18,13 @@ class FakeWorker {
 
   postMessage(message) {
     log.push(message);
-    if (message.op === "cancel") this.cancelled = true;
-    else void this.answer(message);
+    if (message.op === "cancel") {
+      this.cancelled = true;
+      return;
+    }
+    assert.ok(!this.busy, "two requests at once");
+    this.busy = true;
+    void this.answer(message);
   }
 
   terminate() {
@@ -31,8 +36,6 @@ class FakeWorker {
   }
 
   async answer({ id, op, ...request }) {
-    assert.ok(!this.busy, "two requests at once");
-    this.busy = true;
     this.cancelled = false;
     await tick();
     const told = op === "load" ? { result: { model: { name: "fake" }, context: 40, device: { backend: "wasm" } } } : await this.generate(id, request);
