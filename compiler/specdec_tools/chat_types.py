@@ -13,6 +13,8 @@ from typing import Any
 
 Fields = dict[str, Any]
 
+EXTRAS = ("prompt_ids", "token_ids", "stop", "seed", "speculation", "timing_ms", "device")
+
 
 @dataclass(frozen=True)
 class Message:
@@ -108,7 +110,7 @@ def usage_of(result: Fields) -> Usage:
 
 def extras(result: Fields) -> Fields:
     """What a result says beyond OpenAI's fields."""
-    return {name: result[name] for name in ("prompt_ids", "token_ids", "speculation", "timing_ms", "device")}
+    return {name: result[name] for name in EXTRAS}
 
 
 class Answer:
@@ -135,5 +137,5 @@ class Answer:
         return ChatCompletionChunk(**self._head, choices=[], usage=usage_of(result))
 
     def completion(self, result: Fields, logprobs: list[Fields] | None) -> ChatCompletion:
-        choice = Choice(Message(result["text"]), result["finish_reason"], logprobs_of(result.get("logprobs")))
+        choice = Choice(Message(result["text"]), result["finish_reason"], logprobs_of(logprobs))
         return ChatCompletion(**self._head, choices=[choice], usage=usage_of(result), specdec=extras(result))

@@ -1,8 +1,9 @@
 """specdec-bench soak: thousands of short requests in one browser worker; what memory they leave behind, counted.
 
 Does not know how requests are served. Counted after garbage collection, at equal distances: the JavaScript heaps of page and worker,
-Python's objects and its WASM memory, the kernels' WASM memory. Invariant: the first count is taken after a warm-up, so that what is
-made once (caches, a first stop string, costs) is in it; what grew more than the noise from there to the last is a failure.
+Python's objects and its WASM memory, the kernels' WASM memory, and KV pages that are held though every session was dropped.
+Invariant: the first count is taken after a warm-up, so that what is made once (caches, a first stop string, costs) is in it; what
+grew more than the noise from there to the last is a failure.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ NOISE = {
     "python_objects": 300,
     "python_bytes": 0,
     "wasm_bytes": 0,
+    "pages_held": 0,
 }
 SAMPLES = 10
 MIN_REQUESTS = 40
@@ -36,7 +38,9 @@ COUNT_JS = """async () => {
   const { bytes, breakdown } = await performance.measureUserAgentSpecificMemory();
   const inWorker = ({ attribution }) => attribution.some(({ scope }) => scope.includes("Worker"));
   const worker_bytes = breakdown.filter(inWorker).reduce((sum, part) => sum + part.bytes, 0);
-  return { page_bytes: bytes - worker_bytes, worker_bytes, ...(await window.specdec.memory()) };
+  const { pages } = await window.specdec.sessions();
+  const pages_held = Object.values(pages).reduce((sum, { held }) => sum + held, 0);
+  return { page_bytes: bytes - worker_bytes, worker_bytes, pages_held, ...(await window.specdec.memory()) };
 }"""
 SOAK_JS = "async (what) => (await import('/bench/soak.js')).soak(window.specdec, what)"
 
@@ -72,7 +76,9 @@ def judged(report: dict[str, Any]) -> dict[str, Any]:
     """The report with what grew: {name: growth} of all that is counted, and the names of what grew too much."""
     first, last = report["samples"][0], report["samples"][-1]
     growth = {name: last[name] - first[name] for name in NOISE}
-    failed = [name for name, grown in growth.items() if grown > NOISE[name]]
+    failed = [
+        name for name, grown in growth.items() if grown > NOISE[name] or (name == "pages_held" and last[name])
+    ]
     return report | {"growth": growth, "grew": failed}
 
 
@@ -99,6 +105,7 @@ COLUMNS = {
     "python_objects": ("Python objects", 1),
     "python_bytes": ("Python's memory, MiB", MIB),
     "wasm_bytes": ("kernels' memory, MiB", MIB),
+    "pages_held": ("KV pages held", 1),
     "pss_mib": ("renderer, MiB", 1),
 }
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from runs import Native, check_books, random_prompt, vocab_for
 from specdec_runtime.decode.sampling import Sampling
-from specdec_tools.browser import BrowserOptions, page_session
+from specdec_tools.browser import BrowserOptions, PageSession, page_session
 from specdec_tools.serve import running_site
 
 pytestmark = pytest.mark.browser
 MAX_TOKENS = 24
 CASES = [("model", 1, 1), ("model", 3, 1), ("ngram", 2, 1), ("chain", 7, 2), ("model", 3, 2), ("model", 3, 4)]
+CONVERSATIONS = [("chain", 7, 2), ("model", 3, 4)]
 SCHEDULES = {"break_even": 4, "heuristic": 2, "confidence": 1}  # with so many rounds
 OPTIONS = {
     "wasm": BrowserOptions("wasm", threads=1),
@@ -47,11 +48,25 @@ async def _all_runs(bundle: Path, seed: int, backend: str) -> dict[str, dict]:
                 "plain_steps": 4,
             }
             results["steps-4"] = await page.generate(request)
+            for drafter, k, rounds in CONVERSATIONS:
+                name = f"{drafter}-{k}-{rounds}"
+                results[f"session-{name}"] = await _conversation(page, prompt, drafter, k, rounds)
             ids = results["off-0-1"]["token_ids"]
             for width in (1, 2, 4, 8):
                 request = {"prompt_ids": prompt, "score_ids": ids, "width": width}
                 results[f"score-{width}"] = await page.score(request)
     return results
+
+
+async def _conversation(page: PageSession, prompt: list[int], drafter: str, k: int, rounds: int) -> dict:
+    """A turn, a follow-up, and the follow-up cold."""
+    request = {"max_tokens": MAX_TOKENS, "drafter": drafter, "k": k, "rounds": rounds, "ignore_eos": True}
+    await page.drop_session("chat")
+    first = await page.generate(request | {"prompt_ids": prompt, "session": "chat"})
+    follow = [*prompt, *first["token_ids"], *prompt[:2]]
+    second = await page.generate(request | {"prompt_ids": follow, "session": "chat"})
+    cold = await page.generate(request | {"prompt_ids": follow})
+    return {"first": first, "second": second, "cold": cold}
 
 
 @pytest.mark.parametrize("backend", OPTIONS)
@@ -67,6 +82,11 @@ def test_ids_and_scores(tiny_bundle, browser_seed: int, backend: str) -> None:
     for schedule in SCHEDULES:
         assert results[schedule]["token_ids"] == plain["token_ids"], schedule
         check_books(results[schedule], 7)
+    for drafter, k, rounds in CONVERSATIONS:
+        turns = results[f"session-{drafter}-{k}-{rounds}"]
+        assert turns["second"]["token_ids"] == turns["cold"]["token_ids"], (drafter, k, rounds)
+        assert turns["second"]["usage"]["cached_tokens"] == len(turns["first"]["prompt_ids"]) + MAX_TOKENS - 1
+        assert turns["cold"]["usage"]["cached_tokens"] == 0
     steps = results["steps-4"]
     assert steps["token_ids"] == plain["token_ids"], "several plain steps in one submit"
     assert steps["speculation"]["num_cycles"] < plain["speculation"]["num_cycles"]

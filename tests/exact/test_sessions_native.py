@@ -10,6 +10,7 @@ from runs import Native, random_prompt, vocab_for
 from specdec_runtime import drive
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.decode.session import Memory
 from specdec_runtime.drafters.registry import make_drafter
 
@@ -134,6 +135,29 @@ def test_pages_run_short(tiny_bundle) -> None:
         answer = device.ask(prompt, f"s{number % 4}", 9, ("model", 3, 2, 1))
         assert answer["token_ids"] == plain[number]
     assert device.memory.report()["num_evicted"] > 0
+
+
+def test_sampled_turns(tiny_bundle) -> None:
+    """Drawn with penalties, which look at prompt and answer: the same ids as cold, whatever was kept."""
+    native = Native(tiny_bundle(2, 517))
+    sampling = Sampling(temperature=0.9, seed=5, top_k=40, repetition_penalty=1.2, presence_penalty=0.5)
+    plan, prompt = native.bundle.plan, (random_prompt(2, 517) * 40)[:70]
+
+    def ask(ids: list[int], memory: Memory | None, drafter: str) -> dict:
+        request = Request(ids, 20, 4, (), sampling=sampling, session="chat" if memory else None)
+        return drive.run(decode(plan, request, make_drafter(drafter, plan), memory=memory), native.backend)
+
+    prompts, plain = [prompt], []
+    for tail in ([3, 1], [2], [9, 9, 9]):
+        plain.append(ask(prompts[-1], None, "off")["token_ids"])
+        prompts.append([*prompts[-1], *plain[-1], *tail])
+    for drafter in ("off", "ngram", "model"):
+        memory, kept = Memory(plan), []
+        for ids, cold in zip(prompts, plain, strict=False):
+            answer = ask(ids, memory, drafter)
+            assert answer["token_ids"] == cold, drafter
+            kept.append(answer["usage"]["cached_tokens"])
+        assert kept == [0, len(prompts[0]) + 19, len(prompts[1]) + 19]
 
 
 @pytest.mark.model

@@ -8,6 +8,7 @@ import { readCompletion } from "../../web/page/completions_request.js";
 import { faults, log } from "./fake_worker.mjs";
 
 const messages = [{ role: "user", content: "Hi" }];
+const LONG = 3000; // letters: some seconds
 const isAbort = (error) => error instanceof RequestError && error.name === "AbortError";
 const text = (chunks) => chunks.map((chunk) => chunk.choices[0]?.delta.content ?? "").join("");
 const asked = () => log.filter(({ op }) => op === "generate").map(({ max_tokens }) => max_tokens);
@@ -100,7 +101,7 @@ test("leaving a stream early ends its request, and the next one runs", async () 
   };
   for (const [name, way] of Object.entries(leave)) {
     const count = log.length;
-    await way(await create({ max_tokens: 1e9, stream: true }));
+    await way(await create({ max_tokens: LONG, stream: true }));
     assert.equal((await create({ max_tokens: 2 })).choices[0].message.content, "ab", name);
     assert.deepEqual(log.slice(count).map(({ op }) => op), ["generate", "cancel", "generate"], name);
   }
@@ -112,7 +113,7 @@ test("abort before the call, in the queue, in the middle, after the end", async 
     const run = async (fields, options) => (stream ? text(await collect(await create({ ...fields, stream }, options))) : (await create(fields, options)).choices[0].message.content);
     const [waiting, middle, after] = [new AbortController(), new AbortController(), new AbortController()];
     log.length = 0;
-    const first = run({ max_tokens: 1e9 }, { signal: middle.signal, onProgress: () => setTimeout(() => middle.abort(), 20) });
+    const first = run({ max_tokens: LONG }, { signal: middle.signal, onProgress: () => setTimeout(() => middle.abort(), 20) });
     const second = run({ max_tokens: 5 }, { signal: waiting.signal });
     const third = run({ max_tokens: 4 }, { signal: after.signal });
     waiting.abort();
@@ -120,7 +121,7 @@ test("abort before the call, in the queue, in the middle, after the end", async 
     await assert.rejects(first, isAbort);
     assert.equal(await third, "abcd");
     after.abort();
-    assert.deepEqual(asked(), [1e9, 4]); // what was aborted in the queue never reached the worker
+    assert.deepEqual(asked(), [LONG, 4]); // what was aborted in the queue never reached the worker
     assert.deepEqual(log.filter(({ op }) => op === "cancel").length, 1);
     assert.equal(await run({ max_tokens: 1 }), "a");
   }
@@ -128,7 +129,7 @@ test("abort before the call, in the queue, in the middle, after the end", async 
 
 test("an abort does not wait for the pass that is under way, the next request does", async () => {
   const abort = new AbortController();
-  const first = create({ max_tokens: 1e9 }, { signal: abort.signal });
+  const first = create({ max_tokens: LONG }, { signal: abort.signal });
   setTimeout(() => abort.abort(), 5);
   await assert.rejects(first, isAbort);
   assert.equal(client.queue.turns.length, 1);
@@ -148,7 +149,7 @@ test("a signal keeps no listener of a request that is over", async () => {
 });
 
 test("cancel ends an answer with what there is", async () => {
-  const stream = await create({ max_tokens: 1e9, stream: true });
+  const stream = await create({ max_tokens: LONG, stream: true });
   const chunks = [];
   for await (const chunk of stream) {
     chunks.push(chunk);
@@ -157,9 +158,25 @@ test("cancel ends an answer with what there is", async () => {
   assert.equal(chunks.at(-1).choices[0].finish_reason, "cancelled");
   assert.ok(text(chunks).startsWith("abc"));
   assert.equal(chunks.at(-1).specdec.token_ids.length, text(chunks).length);
-  stream.cancel(); // over: nothing
-  const done = await create({ max_tokens: 2 });
-  assert.equal(done.choices[0].finish_reason, "length");
+  const next = create({ max_tokens: 2 });
+  stream.cancel(); // over: it is not the next one's
+  assert.equal((await next).choices[0].finish_reason, "length");
+});
+
+test("a stream that is cancelled while it waits ends in an error", async () => {
+  const first = create({ max_tokens: 2 });
+  const waiting = await create({ max_tokens: 3, stream: true });
+  waiting.cancel();
+  await assert.rejects(waiting.next(), isAbort);
+  await first;
+  assert.deepEqual(asked(), [2]);
+});
+
+test("who was answered finds the queue free: a cancel is the new request's", async () => {
+  await client.generate({ messages, max_tokens: 1 });
+  const next = client.generate({ messages, max_tokens: LONG });
+  client.cancel();
+  assert.equal((await next).finish_reason, "cancelled");
 });
 
 test("a stream that nobody reads blocks nobody, and can be read later", async () => {

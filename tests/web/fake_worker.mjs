@@ -3,7 +3,7 @@
 // Its invariant is the real one's: one request at a time. `faults`: {max_tokens: letters before an error}.
 import assert from "node:assert/strict";
 
-const DONE = { speculation: { mode: "greedy" }, timing_ms: {}, device: { backend: "fake" } };
+const DONE = { stop: null, seed: null, speculation: { mode: "greedy" }, timing_ms: {}, device: { backend: "fake" } };
 const tick = () => new Promise((resolve) => setTimeout(resolve, 1));
 
 export const log = [];
@@ -18,8 +18,13 @@ class FakeWorker {
 
   postMessage(message) {
     log.push(message);
-    if (message.op === "cancel") this.cancelled = true;
-    else void this.answer(message);
+    if (message.op === "cancel") {
+      this.cancelled = true;
+      return;
+    }
+    assert.ok(!this.busy, "two requests at once");
+    this.busy = true;
+    void this.answer(message);
   }
 
   terminate() {
@@ -31,8 +36,6 @@ class FakeWorker {
   }
 
   async answer({ id, op, ...request }) {
-    assert.ok(!this.busy, "two requests at once");
-    this.busy = true;
     this.cancelled = false;
     await tick();
     const told = op === "load" ? { result: { model: { name: "fake" }, context: 40, device: { backend: "wasm" } } } : await this.generate(id, request);

@@ -21,6 +21,9 @@ BODIES: list[dict[str, Any]] = [
     {"max_tokens": 24, "drafter": "model", "k": 3, "schedule": "fixed"},
     {"max_tokens": 0},
     {"max_tokens": 24, "stop": ["e", "\n"]},
+    {"max_tokens": 24, "temperature": 0.8, "top_p": 0.9, "seed": 7, "drafter": "model"},
+    {"max_tokens": 24, "logprobs": True, "top_logprobs": 2},
+    {"max_tokens": 24, "session": "one"},
     {"max_tokens": 24, "ignore_eos": True},
 ]
 WHOLE_JS = "(body) => window.specdec.chat.completions.create(body)"

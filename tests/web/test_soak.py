@@ -16,6 +16,7 @@ COUNTS = {
     "python_objects": 25000,
     "python_bytes": 2**25,
     "wasm_bytes": 2**20,
+    "pages_held": 0,
 }
 
 

@@ -1,6 +1,7 @@
-// Short requests of every kind, for specdec-bench soak: whole, streamed, left early, abandoned, aborted on their way and in the queue.
+// Short requests of every kind, for specdec-bench soak: whole, streamed, left early, abandoned, aborted on their way and in the queue,
+// drawn, with stop strings, log-probabilities and sessions.
 //
-// Does not know: how memory is counted. Invariant: when `soak` resolves, every request it made is over.
+// Does not know: how memory is counted. Invariant: when `soak` resolves, every request it made is over, every session dropped.
 
 /** @typedef {import("../page/client.js").Client} Client */
 /** @typedef {(body: Record<string, any>) => Promise<any>} Create */
@@ -10,7 +11,9 @@ function expectAbort(error) {
   if (/** @type {Error} */ (error).name !== "AbortError") throw error;
 }
 
-/** Each is one request. @type {((create: Client["chat"]["completions"]["create"], body: Record<string, any>) => Promise<any>)[]} */
+const SESSIONS = ["a", "b"];
+
+/** Each is a request or two. @type {((create: Client["chat"]["completions"]["create"], body: Record<string, any>) => Promise<any>)[]} */
 const WAYS = [
   (create, body) => create(body),
   async (create, body) => {
@@ -33,6 +36,12 @@ const WAYS = [
     await Promise.all([first, second]);
   },
   (create, body) => create({ ...body, stop: ["e"] }),
+  (create, body) => create({ ...body, temperature: 0.9, top_p: 0.9, presence_penalty: 0.5 }),
+  (create, body) => create({ ...body, logprobs: true, top_logprobs: 3 }),
+  async (create, body) => {
+    await create({ ...body, session: SESSIONS[0] });
+    for await (const chunk of await create({ ...body, session: SESSIONS[1], stream: true })) if (chunk.choices[0].delta.content) break;
+  },
 ];
 
 /**
@@ -46,5 +55,5 @@ export async function soak(client, { from, count, drafter, tokens }) {
     const messages = [{ role: "user", content: `Request ${number}` }];
     await WAYS[number % WAYS.length](create, { messages, drafter, max_tokens: tokens });
   }
-  await create({ messages: [{ role: "user", content: "Last" }], drafter, max_tokens: 0 }); // what was left behind is over
+  for (const session of SESSIONS) await client.dropSession(session); // in the queue: what was left behind is over before
 }

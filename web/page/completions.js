@@ -36,7 +36,6 @@ class Call {
       signal?.addEventListener("abort", onAbort);
       this.turn.done.then(resolve, reject).finally(() => signal?.removeEventListener("abort", onAbort));
     });
-    this.result.catch(() => {}); // heard by whoever reads the answer; one that nobody reads is no unhandled error
   }
 
   /** The request, when its turn comes and a bundle is there. @param {string | undefined} model @param {Fields} request @returns {Fields} */

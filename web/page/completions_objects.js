@@ -19,8 +19,8 @@ export function usageOf({ prompt_tokens, completion_tokens, cached_tokens }) {
 }
 
 /** What a result says beyond OpenAI's fields. @param {Fields} result @returns {Fields} */
-export function extras({ prompt_ids, token_ids, speculation, timing_ms, device }) {
-  return { prompt_ids, token_ids, speculation, timing_ms, device };
+export function extras({ prompt_ids, token_ids, stop, seed, speculation, timing_ms, device }) {
+  return { prompt_ids, token_ids, stop, seed, speculation, timing_ms, device };
 }
 
 /**

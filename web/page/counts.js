@@ -64,7 +64,7 @@ function scheduleText({ name, choices }) {
 }
 
 /** @param {any} result @returns {string} */
-export function summary({ usage, speculation, timing_ms: ms, finish_reason: reason }) {
+export function summary({ usage, speculation, timing_ms: ms, finish_reason: reason, seed }) {
   const speed = ms.decode > 0 ? (1000 * usage.completion_tokens) / ms.decode : 0;
   const kept = usage.cached_tokens ?? usage.prompt_tokens_details?.cached_tokens;
   const parts = [
@@ -72,7 +72,7 @@ export function summary({ usage, speculation, timing_ms: ms, finish_reason: reas
     `${speculation.num_accepted} of ${speculation.num_drafted} drafts accepted`,
     `prompt of ${usage.prompt_tokens}${kept ? ` (${kept} kept)` : ""} read in ${duration(ms.prefill)}`,
   ];
-  if (speculation.mode !== "greedy") parts.push(`drawn, ${speculation.mode}`);
+  if (speculation.mode !== "greedy") parts.push(`drawn with seed ${seed}, ${speculation.mode}`);
   if (speculation.drafter !== "off") parts.push(scheduleText(speculation.schedule));
   if (speculation.fallbacks.rows_differ) parts.push("no drafts: this GPU's rows differ");
   if (reason === "length") parts.push("cut at the longest answer");

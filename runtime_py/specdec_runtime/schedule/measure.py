@@ -3,8 +3,8 @@
 Knows no clock and no device: whoever loaded the bundle runs `probes` and a short plain answer (`warm_up`), and brings their times
 to `costs_of`. Where times of single calls cannot be had, a pass costs the slope between one and several calls in a submit, so that S
 cancels. S is what a cycle of the plain answer took beyond its pass; the part of it that Readback.ms does not contain (the host's work
-between submits) is told apart. Invariants: what a probe leaves in tokens, tables and KV is never read: a request starts
-from empty ones; the least of several times counts, for nothing makes a pass faster
+between submits) is told apart. Invariants: what a probe leaves in tokens, tables and KV is never read: whoever
+runs it forgets the sessions (decode/session.py); the least of several times counts, for nothing makes a pass faster
 than it is; and fewer rows cost no more than more.
 """
 
