@@ -28,6 +28,7 @@ from specdec_runtime.plan import (
     dump_plan,
     load_plan,
 )
+from specdec_runtime.plan.schema import sampling_tensors
 from specdec_tools.byte_map import byte_level_alphabet
 
 SOURCES = Path(__file__).parent / "fake"
@@ -199,6 +200,8 @@ def _target(name: str, models: tuple[Model, ...], files, sources: dict[str, tupl
     builder.add("target.logits", "float32", (8, PADDED), "scratch")
     builder.add("target.score_ids", "int32", (8,), "state")
     builder.add("target.score", "float32", (8, 3), "state")
+    for name, (dtype, shape) in sampling_tensors(PADDED).items():
+        builder.add(name, dtype, shape, "state")
     if len(models) > 1:
         builder.add("draft.stats", "float32", (32, 2), "state")
     kernels = tuple(_kernel(kernel, gpu, sources.get(kernel, (0, 0))) for kernel in KERNELS)

@@ -31,7 +31,9 @@ export function hostTensors(target) {
   return new Map(
     target.tensors.map(({ name, buffer, offset, dtype, shape }) => {
       const elements = shape.reduce((product, extent) => product * extent, 1);
-      const isHost = dtype === "int32" || dtype === "float32"; // ids, counts, flags, scores: all that crosses
+      // ids, counts, flags, scores, and the words of masks: all that crosses
+      const isWords = dtype === "uint32" && target.buffers[buffer].lifetime === "state";
+      const isHost = dtype === "int32" || dtype === "float32" || isWords;
       const bytes = elements * DTYPE_BYTES[dtype];
       return [name, { name, buffer, offset, elements, bytes, isFloat: dtype === "float32", isHost }];
     }),

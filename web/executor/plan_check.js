@@ -12,6 +12,11 @@
 const MAX_ROWS = 8;
 const OUT_ROWS = 32;
 const TOKENS_SLACK = 64;
+const SAMPLING_INTS = 64;
+const SAMPLING_FLOATS = 16;
+const MAX_BANNED = 32;
+const BANNED_FIELDS = 8;
+const TOP_FIELDS = 12;
 const OFFSET_ALIGNMENT = 256;
 const MAX_PAGE = 256;
 /** @type {Record<string, number>} */
@@ -246,12 +251,18 @@ class Checker {
 
   /** @returns {[string, string, number[]][]} name, dtype, shape of the tensors that the decode core names */
   namedTensors() {
-    const context = this.models[0].max_context;
+    const { max_context: context, padded_vocab: columns } = this.models[0];
     /** @type {[string, string, number[]][]} */
     const named = [
       ["tokens", "int32", [context + TOKENS_SLACK]],
       ["target.score_ids", "int32", [MAX_ROWS]],
       ["target.score", "float32", [MAX_ROWS, 3]],
+      ["sampling.ints", "int32", [SAMPLING_INTS]],
+      ["sampling.floats", "float32", [SAMPLING_FLOATS]],
+      ["sampling.bias", "float32", [columns]],
+      ["sampling.mask", "uint32", [OUT_ROWS, Math.ceil(columns / 32)]],
+      ["sampling.banned", "int32", [MAX_BANNED, BANNED_FIELDS]],
+      ["target.top", "float32", [OUT_ROWS, TOP_FIELDS]],
     ];
     for (const { role, num_pages } of this.models) {
       named.push([`${role}.args`, "int32", [4]], [`${role}.page_table`, "int32", [num_pages]]);

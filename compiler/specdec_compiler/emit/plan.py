@@ -6,7 +6,7 @@ from typing import Any
 
 from specdec_models import RuntimeConfig
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import DTYPE_BYTES, MAX_ROWS, OUT_ROWS
+from specdec_runtime.plan.schema import DTYPE_BYTES, MAX_ROWS, OUT_ROWS, sampling_tensors
 
 from ..targets import GPU_FEATURES, GUARANTEED_LIMITS, WASM_FEATURES
 from .lowered import PREFILL_WIDTH, WIDTHS, Lowered, Part
@@ -195,6 +195,8 @@ def state_tensors(part: Part, target: str) -> dict[str, tuple[str, str, tuple[in
     if role == "target":
         state["target.score_ids"] = ("state", "int32", (MAX_ROWS,))
         state["target.score"] = ("state", "float32", (MAX_ROWS, 3))
+        sampling = sampling_tensors(c.logits[1])
+        state |= {name: ("state", dtype, shape) for name, (dtype, shape) in sampling.items()}
     else:
         state["draft.stats"] = ("state", "float32", (OUT_ROWS, 2))
     for i in range(c.num_layers):

@@ -19,7 +19,7 @@ from ..faults import ContractError, DeviceFault
 from ..plan.schema import Buffer, Target
 
 WHOLE = (ctypes.c_int32(0), ctypes.c_int32(1))  # part 0 of 1: the whole of a kernel's work
-_FORMATS: dict[str, Literal["i", "f"]] = {"int32": "i", "float32": "f"}
+_FORMATS: dict[str, Literal["i", "I", "f"]] = {"int32": "i", "uint32": "I", "float32": "f"}
 
 
 class NativeBackend:

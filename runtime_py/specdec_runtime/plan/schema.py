@@ -12,6 +12,11 @@ from typing import Literal
 
 MAX_ROWS = 8  # rows of logits and score: the widest verify pass
 OUT_ROWS = 32  # rows of out and stats: those of all passes of a submit
+SAMPLING_INTS = 64  # elements of sampling.ints; docs/plan.md names them
+SAMPLING_FLOATS = 16
+MAX_BANNED = 32  # rows of sampling.banned: a length, then up to BANNED_FIELDS - 1 ids
+BANNED_FIELDS = 8
+TOP_FIELDS = 12  # of a row of target.top: the emitted id's log-probability, one unused, then five times an id and its log-probability
 TOKENS_SLACK = 64  # elements of `tokens` past the context, so that a full-width pass may start near its end
 
 DTYPE_BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4, "uint32": 4, "float32": 4}
@@ -205,6 +210,7 @@ def host_tensors(models: tuple[Model, ...]) -> dict[str, tuple[str, tuple[int, .
         "tokens": ("int32", (target.max_context + TOKENS_SLACK,)),
         "target.score_ids": ("int32", (MAX_ROWS,)),
         "target.score": ("float32", (MAX_ROWS, 3)),
+        **sampling_tensors(target.padded_vocab),
     }
     for model in models:
         named[f"{model.role}.args"] = ("int32", (4,))
@@ -213,3 +219,15 @@ def host_tensors(models: tuple[Model, ...]) -> dict[str, tuple[str, tuple[int, .
         if model.role == "draft":
             named["draft.stats"] = ("float32", (OUT_ROWS, 2))
     return named
+
+
+def sampling_tensors(padded_vocab: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The part of these that says how a token is chosen; both models read them."""
+    return {
+        "sampling.ints": ("int32", (SAMPLING_INTS,)),
+        "sampling.floats": ("float32", (SAMPLING_FLOATS,)),
+        "sampling.bias": ("float32", (padded_vocab,)),
+        "sampling.mask": ("uint32", (OUT_ROWS, -(-padded_vocab // 32))),
+        "sampling.banned": ("int32", (MAX_BANNED, BANNED_FIELDS)),
+        "target.top": ("float32", (OUT_ROWS, TOP_FIELDS)),
+    }
