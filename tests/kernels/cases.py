@@ -15,7 +15,7 @@ from specdec_compiler.kernels.base import OUT_ROWS
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, readable
 
 from .forms import Arrays, kinds
-from .inputs import make_inputs
+from .inputs import NAMED_OF, make_inputs
 from .jobs import Work
 
 Edit = Callable[[Arrays, Params, int], None]  # (arguments, params, levels), in place
@@ -405,6 +405,77 @@ def _logit_rows() -> list[Case]:
     return rows
 
 
+def sampled(flags: int, temperature: float = 0.7, seed: int | None = None, bias=None) -> Edit:
+    """bias(ids with a logit, by the number of the place) -> their biases; every other id has one that would win."""
+
+    def edit(a: Arrays, p: Params, levels: int) -> None:
+        a["ints"][6], a["floats"][0] = flags, 1 / temperature
+        if seed is not None:
+            a["ints"][:2] = np.array([seed & 0xFFFFFFFF, seed >> 32], np.uint32).view(np.int32)
+        if bias is not None:
+            ids = a["ids"] if "ids" in a else np.arange(int(p["n"]))
+            a["bias"][:] = 1e6
+            a["bias"][ids] = bias(np.arange(len(ids)))
+
+    return edit
+
+
+def both(*edits: Edit) -> Edit:
+    def edit(a: Arrays, p: Params, levels: int) -> None:
+        for each in edits:
+            each(a, p, levels)
+
+    return edit
+
+
+def _sampled_rows() -> list[Case]:
+    """Every flag; hot and cold; ids that are banned, all but one and all; ties without noise; the ends of seeds."""
+    rows = []
+    shapes = [
+        (301, 320, 8, 5, 0),
+        (303, 320, 1, 1, 255),
+        (2, 32, 4, 4, 3),
+        (49152, 49152, 2, 2, 17),
+        (16300, 16320, 8, 8, 500),
+    ]
+
+    def waves(at):
+        return np.where(at % 7 == 3, -3e38, 4 * np.sin(at))
+
+    edits = {
+        "noise": sampled(1),
+        "noise fed back later": both(sampled(1), fed_back_later),
+        "bias alone": sampled(2, 1.0, bias=waves),
+        "noise and bias": sampled(3, 1.3, bias=waves),
+        "neither": sampled(0, 1.0),
+        "cold": sampled(1, 0.01),
+        "hot": sampled(1, 100.0, seed=2**64 - 1),
+        "seed 0": sampled(1, 2.0, seed=0),
+        "all but one banned": sampled(3, 1.0, bias=lambda at: np.where(at == len(at) - 1, -100, -3e38)),
+        "all banned": sampled(3, 1.0, bias=lambda at: np.full(len(at), -3e38)),
+        "all banned, no noise": sampled(2, 1.0, bias=lambda at: np.full(len(at), -3e38)),
+    }
+    for n, padded, m, valid, start in shapes:
+        for named in ("", "_named"):
+            params = {
+                "m": m,
+                "n": n,
+                "padded": padded,
+                "tokens": 600,
+                "bias": (NAMED_OF if named else 1) * padded,
+            }
+            for name, edit in edits.items():
+                title = f"sampled{named} {n} rows {valid} of {m}, {name}"
+                rows.append(Case(title, "choose_sampled" + named, params, start, valid, edit))
+    wide = {"m": 8, "n": 301, "padded": 320, "tokens": 600, "bias": 960}
+    for op in ("choose_sampled", "choose_sampled_named"):
+        ties = both(rows_of("logits", **TIES), sampled(0, 1.0))
+        rows.append(Case(f"{op} ties", op, wide, 0, None, ties))
+        bad = both(rows_of("logits", **NOT_FINITE_LOGITS), sampled(1))
+        rows.append(Case(f"{op} not finite", op, wide, 0, None, bad))
+    return rows
+
+
 def _accept_rows() -> list[Case]:
     """Every number of rows and of drafts that stand; rows that are no token, where they matter and where they do not."""
     params: dict[str, int | str] = {"n": 301, "tokens": 600}
@@ -444,5 +515,6 @@ CASES = [
     *_linear_rows(),
     *_cache_rows(),
     *_logit_rows(),
+    *_sampled_rows(),
     *_accept_rows(),
 ]

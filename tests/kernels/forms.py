@@ -2,7 +2,8 @@
 
 attend         the attention of a layer and the quantizing of its result, which the GPU fuses with the merge of its splits
 choose         what follows the logits: argmax, then advance; choose_measured also says how sure each row is
-choose_named, choose_measured_named  the same where the logits are of some ids only
+choose_sampled the noisy argmax, then advance
+choose_named, choose_measured_named, choose_sampled_named  the same where the logits are of some ids only
 normed_linear  a linear that takes a norm's factor, on the GPU
 embed_rows, linear_rows  over some rows of the table or matrix, on the GPU (emit/rows.py)
 Some ops exist on one kind of device only (kinds). Scratch is what the first kernel hands to the second; it comes back too, so that row
@@ -32,6 +33,10 @@ KERNELS = {
     ("choose_named", "gpu"): ("argmax_split_named", "argmax_merge"),
     ("choose_measured_named", "cpu"): ("measure", "argmax_named", "advance"),
     ("choose_measured_named", "gpu"): ("measure_split_named", "measure_merge"),
+    ("choose_sampled", "cpu"): ("sample", "advance"),
+    ("choose_sampled", "gpu"): ("sample_split", "argmax_merge"),
+    ("choose_sampled_named", "cpu"): ("sample_named", "advance"),
+    ("choose_sampled_named", "gpu"): ("sample_split_named", "argmax_merge"),
     ("normed_linear", "gpu"): ("linear",),
     ("embed_rows", "gpu"): ("embed",),
     ("linear_rows", "gpu"): ("linear",),
@@ -42,6 +47,8 @@ WORDS = {  # what a chunk of logits leaves on the GPU
     "choose_measured": MEASURED,
     "choose_named": PARTIAL,
     "choose_measured_named": MEASURED,
+    "choose_sampled": PARTIAL,
+    "choose_sampled_named": PARTIAL,
 }
 CHOOSING = tuple(WORDS)
 _RENAMED = {("attend", "quantize", "x"): "out"}  # the second kernel's name of what the first wrote

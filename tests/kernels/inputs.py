@@ -16,6 +16,7 @@ from specdec_compiler.kernels.quantize import GROUP_WORDS
 from specdec_compiler.kernels.rope import kv_elements
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, pack_pages, page_index
 from specdec_compiler.quantize import QuantWeight
+from specdec_runtime.plan.schema import SAMPLING_FLOATS, SAMPLING_INTS
 
 from .forms import Arrays
 
@@ -169,6 +170,14 @@ def _choose_measured(p, rng, levels, start, rows):
     return _choose(p, rng, levels, start, rows) | {"stats": blank(OUT_ROWS * 2)}
 
 
+def _choose_sampled(p, rng, levels, start, rows):
+    """Noise at a temperature of 0.7; a bias that must not be read."""
+    ints, numbers = blank(SAMPLING_INTS, np.int32), blank(SAMPLING_FLOATS)
+    ints[:2], ints[6], numbers[0] = rng.integers(-(2**31), 2**31, 2), 1, 1 / 0.7
+    sampling = {"ints": ints, "floats": numbers, "bias": np.full(int(p["bias"]), np.nan, np.float32)}
+    return _choose(p, rng, levels, start, rows) | sampling
+
+
 def _named(maker):
     """The same where the logits are of some ids only."""
 
@@ -217,6 +226,8 @@ _MAKERS = {
     "choose_measured": _choose_measured,
     "choose_named": _named(_choose),
     "choose_measured_named": _named(_choose_measured),
+    "choose_sampled": _choose_sampled,
+    "choose_sampled_named": _named(_choose_sampled),
     "score": _score,
     "accept": _accept,
 }

@@ -47,7 +47,8 @@ ROW_INPUTS = {
     "score": ("logits", "score_ids"),
 }
 EMBED = ("embed", "embed_rows")
-POSITIONAL = (*EMBED, "rope_append", "qkv_rope", "attention", "attend")
+SAMPLED = ("choose_sampled", "choose_sampled_named")
+POSITIONAL = (*EMBED, "rope_append", "qkv_rope", "attention", "attend", *SAMPLED)
 FIXED_ROWS = {  # as many rows at every width
     **{(op, name): OUT_ROWS for op in CHOOSING for name in ("out", "stats")},
     ("score", "score"): MAX_ROWS,
@@ -221,6 +222,10 @@ SPECS = [
     *(
         Spec(op, {"n": 5001, "padded": 5024, "tokens": 600}, widths=VERIFY_WIDTHS)
         for op in ("choose_measured", "choose_named", "choose_measured_named")
+    ),
+    *(
+        Spec(op, {"n": 5001, "padded": 5024, "tokens": 600, "bias": 15072}, 40, VERIFY_WIDTHS)
+        for op in SAMPLED
     ),
     Spec("score", {"n": 301, "padded": 320}, widths=VERIFY_WIDTHS),
 ]

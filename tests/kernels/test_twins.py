@@ -24,6 +24,8 @@ VISIBLE = {
     "choose_measured": ("out", "stats", "tokens", "args"),
     "choose_named": ("out", "tokens", "args"),
     "choose_measured_named": ("out", "stats", "tokens", "args"),
+    "choose_sampled": ("out", "tokens", "args"),
+    "choose_sampled_named": ("out", "tokens", "args"),
     "score": ("score",),
     "accept": ("args", "tokens", "draft_args"),
     "rope_append": ("k_pages", "v_pages"),

@@ -173,11 +173,13 @@ def _programs(builder: _TargetBuilder, models: tuple[Model, ...]) -> tuple[Progr
         programs.append(builder.program(model.role, "prefill", 32, ("prefill",)))
         for width in model.widths:
             if model.role == "draft":
-                programs.append(builder.program("draft", "step", width, ("step", "feedback"), f"_{width}"))
+                for kind in ("step", "sample"):  # no noise in the fake model
+                    programs.append(builder.program("draft", kind, width, ("step", "feedback"), f"_{width}"))
                 measured = ("step", "measure", "feedback")
                 programs.append(builder.program("draft", "measure", width, measured, f"_{width}"))
                 continue
-            programs.append(builder.program("target", "verify", width, ("verify", "feedback"), f"_{width}"))
+            for kind in ("verify", "sample"):
+                programs.append(builder.program("target", kind, width, ("verify", "feedback"), f"_{width}"))
             programs.append(builder.program("target", "score", width, ("score",), f"_{width}"))
         if model.role == "draft":
             programs.append(builder.program("draft", "accept", 8, ("accept",)))

@@ -191,7 +191,7 @@ class Checker {
     const needed = new Map();
     for (const model of this.models) {
       needed.set(`${model.role}.prefill`, model.prefill_width);
-      for (const kind of model.role === "target" ? ["verify", "score"] : ["step", "measure"]) {
+      for (const kind of model.role === "target" ? ["verify", "sample", "score"] : ["step", "sample", "measure"]) {
         for (const width of model.widths) needed.set(`${model.role}.${kind}_${width}`, width);
       }
       if (model.role === "draft") needed.set("draft.accept", MAX_ROWS);

@@ -71,8 +71,8 @@ class ProgramSpec:
 
 
 def part_programs(part: Part) -> list[ProgramSpec]:
-    """THE list of programs of a model: prefill, a pass with a head for each width; the target's scores; the draft's measured steps and
-    what lies between two rounds."""
+    """THE list of programs of a model: prefill, a pass with a head for each width, the same with a sampled id; the target's scores;
+    the draft's measured steps and what lies between two rounds."""
     role, config = part.role, part.config
     results = (f"{role}.logits", f"{role}.out", f"{role}.done")
     kind = "verify" if role == "target" else "step"
@@ -81,6 +81,9 @@ def part_programs(part: Part) -> list[ProgramSpec]:
     for width in WIDTHS[role]:
         make = partial(build_program, config, ProgramShape(width, True))
         programs.append(ProgramSpec(f"{role}.{kind}_{width}", width, make, results))
+    for width in WIDTHS[role]:
+        make = partial(build_program, config, ProgramShape(width, True, choice="sample"))
+        programs.append(ProgramSpec(f"{role}.sample_{width}", width, make, results))
     if role == "target":
         for width in WIDTHS[role]:
             make = partial(build_score, config, width)

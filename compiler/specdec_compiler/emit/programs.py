@@ -65,6 +65,8 @@ def plan_name(parameter: str, target: str, role: str, owner: Owner) -> str:
         return "tokens"
     if parameter in ("target_args", "target_out", "draft_args"):  # of the one program that sees both models
         return parameter.replace("_", ".", 1)
+    if parameter.startswith("sampling."):  # one for both models
+        return parameter
     if parameter.startswith("state.") and parameter != "state.rope":
         return f"{role}.{parameter.removeprefix('state.')}"
     pages = re.fullmatch(r"layers\.(\d+)\.pages\.([kv])", parameter)

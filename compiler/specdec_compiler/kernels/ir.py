@@ -203,7 +203,7 @@ def exp4(x):
     return v[0]
 
 
-_LOG_POLY = (
+LOG_POLY = (
     7.0376836292e-2,
     -1.1514610310e-1,
     1.1676998740e-1,
@@ -227,8 +227,8 @@ def log1(x):
     e = T.bind(T.cast(T.Select(small, exponent - 1, exponent), "float32"))
     m = T.bind(T.Select(small, half + half, half) - f32(1.0))
     square = T.bind(m * m)
-    poly = f32(_LOG_POLY[0])
-    for coefficient in _LOG_POLY[1:]:
+    poly = f32(LOG_POLY[0])
+    for coefficient in LOG_POLY[1:]:
         poly = T.bind(poly * m + f32(coefficient))
     y = T.bind(poly * m * square + e * f32(-2.12194440e-4) - square * f32(0.5))
     return T.bind(m + y + e * f32(0.693359375))

@@ -57,7 +57,7 @@ def _consider(value, index, best, best_id):
 # The named forms are for a head that covers some ids only: logit i stands for id ids[i]. The ids ascend: the lowest of equals stays it.
 
 
-def _names(p: Params, named: bool) -> list[tuple[str, int, str]]:
+def names_buffer(p: Params, named: bool) -> list[tuple[str, int, str]]:
     return [("ids", int(p["n"]), "int32")] if named else []
 
 
@@ -99,7 +99,7 @@ def _argmax_cpu(name: str, p: Params, named: bool = False):
             store(out, at, _name(names, best_id[0]))
             store(out, at + 1, good[0])
 
-    inputs = [("args", ARGS, "int32"), logits_buffer(p), *_names(p, named)]
+    inputs = [("args", ARGS, "int32"), logits_buffer(p), *names_buffer(p, named)]
     return cpu_func(name, [*inputs, ("out", OUT_ROWS * 2, "int32")], body)
 
 
@@ -134,15 +134,22 @@ def _argmax_tree(values, ids, goods, tx, lane_id, best, best_id, size: int) -> N
 
 
 def argmax_split_gpu(
-    name: str, p: Params, words: int = PARTIAL, more: Callable | None = None, named: bool = False
+    name: str,
+    p: Params,
+    words: int = PARTIAL,
+    more: Callable | None = None,
+    named: bool = False,
+    weigh: tuple[list[tuple[str, int, str]], Callable] = ([], lambda logit, token_id, row, args: logit),
 ):
     """What one workgroup finds in a chunk: PARTIAL words, and behind them what more(each, tx, the chunk's largest) gives thread 0;
-    each(use) calls use(value, index) for the logits that fall to a thread."""
+    each(use) calls use(value, index) for the logits that fall to a thread. weigh: further inputs, and what is compared in place of
+    a logit, from (logit, its id, row, args, these inputs)."""
     m, vocab, padded = int(p["m"]), int(p["n"]), int(p["padded"])
     chunks = num_chunks(vocab)
+    weights, weighed = weigh
 
     def body(args, logits, *rest):
-        *names, partial = rest
+        (*names, partial), own = rest[len(weights) :], rest[: len(weights)]
         with threads(chunks, m, 1, THREADS) as (chunk, row, _, tx):
             values, ids, goods = (
                 shared(THREADS, "float32"),
@@ -160,16 +167,19 @@ def argmax_split_gpu(
                 with when(row < args[1]), T.serial(0, CHUNK // THREADS) as i:
                     take(i, use)
 
-            def consider(value, at) -> None:
-                _consider(value, at, best, best_id)
-                store(good, 0, T.Select(is_finite_bits(value), good[0], T.int32(0)))
+            def consider(logit, at) -> None:
+                _consider(weighed(logit, _name(names, at), row, args, *own), at, best, best_id)
+                store(good, 0, T.Select(is_finite_bits(logit), good[0], T.int32(0)))
 
             store(best, 0, f32(LOWEST))
             store(best_id, 0, T.int32(vocab - 1))
             store(good, 0, T.int32(1))
-            with when(row < args[1]):
-                for i in range(CHUNK // THREADS):
-                    take(i, consider)
+            if weights:  # too much work to write out for each
+                each(consider)
+            else:
+                with when(row < args[1]):
+                    for i in range(CHUNK // THREADS):
+                        take(i, consider)
             store(values, tx, best[0])
             store(ids, tx, best_id[0])
             store(goods, tx, good[0])
@@ -184,7 +194,7 @@ def argmax_split_gpu(
                 for i, value in enumerate(extra):
                     store(partial, at + PARTIAL + i, T.reinterpret("int32", value))
 
-    inputs = [("args", ARGS, "int32"), logits_buffer(p), *_names(p, named)]
+    inputs = [("args", ARGS, "int32"), logits_buffer(p), *weights, *names_buffer(p, named)]
     return prim_func(name, [*inputs, _partial(p, words)], body)
 
 
@@ -231,7 +241,9 @@ def argmax_merge_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable 
             with when(T.And(lane_id == 0, row < rows[0])):
                 at = T.bind((first_row[0] + row) * 2)
                 store(out, at, ids[tx])
-                store(out, at + 1, goods[tx])
+                store(
+                    out, at + 1, T.Select(values[tx] > f32(LOWEST), goods[tx], T.int32(0))
+                )  # else all are banned
                 for i, value in enumerate(found):
                     store(stats[0], at + i, value)
             with when(tx == 0):

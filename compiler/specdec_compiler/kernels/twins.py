@@ -5,8 +5,8 @@ belong to rows come as the valid rows only (a prefix of the flat buffer, as noth
 state (pages, tokens, args, out, score) comes whole, with the places that must stay as they were. Floats are float64; quantized codes
 come unrounded, as the quotients x / scale, so that a check sees how near a tie was. `levels` is 32767 where activation codes are int16
 (CPU) and 127 where they are int8, four to a word (GPU). What is not the same kernels
-on both devices has one twin: attend (attention, then quantize; in two kernels on the GPU), choose (argmax, then advance) and
-choose_measured (argmax, statistics of the row, advance). The GPU's
+on both devices has one twin: attend (attention, then quantize; in two kernels on the GPU), choose (argmax, then advance),
+choose_measured (argmax, statistics of the row, advance) and choose_sampled (the noisy argmax, advance). The GPU's
 layouts of activations and pages (one buffer each) are taken apart by `readable`, so that twins know one layout.
 """
 
@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from specdec_runtime.decode.rng import NOISE
 
 from .base import GROUP, MAX_ROWS, OUT_ROWS, Params, weight_rows
+from .noise_twin import gumbel
 from .quantize import GROUP_WORDS
 
 Arrays = Mapping[str, np.ndarray]
@@ -330,6 +332,21 @@ def choose(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     return chosen | advance(p, {**a, **chosen}, levels)
 
 
+def choose_sampled(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    """The largest of (logit + bias) / T + noise; a row of which the bias leaves nothing is as one that is not finite."""
+    out, first = a["out"].reshape(OUT_ROWS, 2).astype(np.int64), int(a["args"][3])
+    ids = a["ids"] if "ids" in a else np.arange(int(p["n"]))
+    flags, scale = int(a["ints"][6]), float(a["floats"][0])
+    for row in _rows(a):
+        logits = _logits(p, a, row)
+        raw = logits + (a["bias"][ids].astype(np.float64) if flags & 2 else 0)
+        noise = gumbel(a["ints"], int(a["args"][0]) + row + 1, ids, NOISE) if flags & 1 else 0
+        weighed = np.where(raw < -1e30, -np.inf, raw * scale + noise)
+        chosen = np.isfinite(logits).all() and weighed.max() > -np.inf
+        out[first + row] = (int(ids[np.argmax(weighed)]), 1) if chosen else (-1, 0)
+    return {"out": out} | advance(p, {**a, "out": out}, levels)
+
+
 def choose_measured(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     """Where a row is not all finite its statistics are any numbers: NaN here."""
     stats, first = a["stats"].astype(np.float64).reshape(OUT_ROWS, 2), int(a["args"][3])
@@ -397,6 +414,8 @@ TWINS: dict[str, Twin] = {
     "choose_measured": choose_measured,
     "choose_named": choose,
     "choose_measured_named": choose_measured,
+    "choose_sampled": choose_sampled,
+    "choose_sampled_named": choose_sampled,
     "score": score,
     "accept": accept,
 }

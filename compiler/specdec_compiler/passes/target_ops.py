@@ -35,15 +35,19 @@ def _producer(program: Straight, name: str) -> Call:
     return next(call for call in program.calls if name in call.outputs)
 
 
+CHOOSING = ("argmax", "argmax_named", "sample", "sample_named")
+
+
 def split_argmax(program: Straight) -> Straight:
-    """GPU: argmax and advance become one workgroup per (row, 4,096 logits), then one that merges, decides and advances. Where the row
-    is measured, the same two do that too."""
+    """GPU: argmax (or the sampled one) and advance become one workgroup per (row, 4,096 logits), then one that merges, decides and
+    advances. Where the row is measured, the same two do that too."""
     measures = {call.inputs[1]: call for call in program.calls if call.op == "measure"}  # by logits
     calls: list[Call] = []
     for call in program.calls:
-        if call.op in ("argmax", "argmax_named"):
-            kind, words = ("measure", MEASURED) if call.inputs[1] in measures else ("argmax", PARTIAL)
-            op = call.op.replace("argmax", f"{kind}_split")
+        if call.op in CHOOSING:
+            choice, _, named = call.op.partition("_")
+            kind, words = ("measure", MEASURED) if call.inputs[1] in measures else (choice, PARTIAL)
+            op = f"{kind}_split" + (f"_{named}" if named else "")
             p, partial = call.params, call.outputs[0] + "_partial"
             shape = (int(p["m"]), num_chunks(int(p["n"])), words)
             calls.append(replace(call, op=op, outputs=(partial,), types=((shape, "int32"),)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from ..config import OUT_ROWS, ProgramShape, RuntimeConfig
+from ..config import OUT_ROWS, SAMPLING_FLOATS, SAMPLING_INTS, ProgramShape, RuntimeConfig
 from ..layers import Fused, Matrix, RMSNorm, add, op, quantize, rows
 
 
@@ -16,6 +16,15 @@ class State(nn.Module):
         self.tokens = nn.Parameter((c.num_tokens,), "int32")
         self.page_table = nn.Parameter((c.num_pages,), "int32")
         self.rope = nn.Parameter((c.max_context, c.head_dim), "float32")
+
+
+class Sampling(nn.Module):
+    """What the host says of how a token is chosen; both models read it."""
+
+    def __init__(self, c: RuntimeConfig):
+        self.ints = nn.Parameter((SAMPLING_INTS,), "int32")
+        self.floats = nn.Parameter((SAMPLING_FLOATS,), "float32")
+        self.bias = nn.Parameter((c.padded_vocab,), "float32")
 
 
 class Pages(nn.Module):
@@ -81,6 +90,8 @@ class Llama(nn.Module):
                 self.head = Matrix(c.logits[1], c.hidden, c.formats.by_name["head"])
             if c.head_ids:
                 self.vocabulary = nn.Parameter((c.head_ids,), "int32")
+        if shape.choice != "argmax":
+            self.sampling = Sampling(c)
 
     def forward(self):
         """Programs with a head return (logits, out, advanced), measured ones their statistics before the last. A prefill ends where
@@ -98,10 +109,19 @@ class Llama(nn.Module):
         x = last(state, x)
         head = self.embed if c.tied_embedding else self.head
         logits = head(state.args, *self.norm(state.args, x))
-        choose, names = ("argmax_named", [self.vocabulary]) if c.head_ids else ("argmax", [])
         over = {"m": m, "n": c.logits[0], "padded": c.logits[1]}
-        results = [op(choose, [state.args, logits, *names], [((OUT_ROWS, 2), "int32")], **over)]
+        results = [self._choose(logits, over)]
         if self.shape.measured:
             results.append(op("measure", [state.args, logits], [((OUT_ROWS, 2), "float32")], **over))
         done = op("advance", [state.args, state.tokens, results[0]], [((1,), "int32")], tokens=c.num_tokens)
         return logits, *results, done
+
+    def _choose(self, logits: nn.Tensor, over: dict[str, int]) -> nn.Tensor:
+        """The rows of `out`."""
+        c, choice, inputs = self.c, self.shape.choice, [self.state.args, logits]
+        if choice == "sample":
+            inputs += [self.sampling.ints, self.sampling.floats, self.sampling.bias]
+            over = over | {"bias": c.padded_vocab}
+        names = [self.vocabulary] if c.head_ids else []
+        name = choice + ("_named" if names else "")
+        return op(name, [*inputs, *names], [((OUT_ROWS, 2), "int32")], **over)

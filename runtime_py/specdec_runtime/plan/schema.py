@@ -197,7 +197,7 @@ def _named(items, name):
 
 def program_widths(model: Model) -> dict[str, int]:
     """Names and widths of the programs the decode core calls for this model."""
-    passes = ("verify", "score") if model.role == "target" else ("step", "measure")
+    passes = ("verify", "sample", "score") if model.role == "target" else ("step", "sample", "measure")
     names = {f"{model.role}.prefill": model.prefill_width}
     names |= {f"{model.role}.{kind}_{width}": width for kind in passes for width in model.widths}
     return names | ({"draft.accept": MAX_ROWS} if model.role == "draft" else {})
