@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from specdec_models import ProgramShape, RuntimeConfig, build_accept, build_program, build_score
+from specdec_models import (
+    ProgramShape,
+    RuntimeConfig,
+    build_accept,
+    build_follow,
+    build_judge,
+    build_program,
+    build_score,
+)
 from specdec_runtime.plan.schema import MAX_ROWS
 
 from ..cache import cached
@@ -94,6 +102,13 @@ def part_programs(part: Part) -> list[ProgramSpec]:
             make = partial(build_program, config, ProgramShape(width, True, measured=True))
             programs.append(ProgramSpec(f"draft.measure_{width}", width, make, measured))
         programs.append(ProgramSpec("draft.accept", MAX_ROWS, partial(build_accept, config), ("draft.done",)))
+        drawn = ("draft.logits", "draft.q", "draft.out", "draft.done")
+        for width in WIDTHS[role]:
+            make = partial(build_program, config, ProgramShape(width, True, choice="draw"))
+            programs.append(ProgramSpec(f"draft.draw_{width}", width, make, drawn))
+        judged = ("target.z", "target.verdict")
+        programs.append(ProgramSpec("draft.judge", MAX_ROWS, partial(build_judge, config), judged))
+        programs.append(ProgramSpec("draft.follow", MAX_ROWS, partial(build_follow, config), ("draft.done",)))
     return programs
 
 

@@ -36,7 +36,9 @@ from .ir import (
     when,
 )
 from .noise import FLOATS, INTS, gumbel, gumbel_bound4, random_bits
-from .select import LOWEST, advance, consider, names_buffer, out_row
+from .select import LOWEST, names_buffer, out_row
+from .select import _advance as advance
+from .select import _consider as consider
 
 FLAGS, INVERSE_T, HAS_BIAS = 6, 0, 2  # of docs/plan.md's sampling.ints and floats
 BANNED = -1e30  # below: never chosen
@@ -172,8 +174,10 @@ def _keep_cpu(name: str, p: Params, named: bool = False):
         with share.whole(), when(args[1] > 0):
             to, row = T.bind(slot(args, target_args) * columns), T.bind((args[1] - 1) * padded)
             if not names:
-                with T.serial(0, columns // 4) as i:
+                with T.serial(0, vocab // 4) as i:
                     store4(q, to + i * 4, weigh4(logits, row + i * 4, ints, floats, bias, i * 4))
+                for i in range(vocab // 4 * 4, vocab):
+                    store(q, to + i, weigh(logits[row + i], ints, floats, bias, i))
                 return
             with T.serial(0, vocab) as i:
                 store(q, to + i, f32(LOWEST))
@@ -237,21 +241,25 @@ def _draw_cpu(name: str, p: Params):
                     fine = is_finite_bits(load4(q, row + i * 4), 4)
                     store(ok, 0, T.Select(fine, ok[0], splat(T.int32(0))))
                 good = local(1, "int32")
-                store(good, 0, T.min(T.min(lane(ok[0], 0), lane(ok[0], 1)), T.min(lane(ok[0], 2), lane(ok[0], 3))))
+                store(
+                    good,
+                    0,
+                    T.min(T.min(lane(ok[0], 0), lane(ok[0], 1)), T.min(lane(ok[0], 2), lane(ok[0], 3))),
+                )
                 for i in range(vocab // 4 * 4, vocab):
                     store(good, 0, T.Select(is_finite_bits(q[row + i]), good[0], T.int32(0)))
-                _finish(args, tokens, out, search.best_id[0], good[0])
-            store(done, 0, T.int32(1))
+                store(search.best_id, 0, T.Select(good[0] == 1, search.best_id[0], T.int32(-1)))
+                _say(args, out, search.best_id[0])
             advance(args, tokens, T.max(search.best_id[0], 0), done)
 
     return cpu_func(name, _draw_params(p), body)
 
 
-def _finish(args, tokens, out, token_id, finite) -> None:
-    """The last row's id and flag: the row that draws."""
+def _say(args, out, token_id) -> None:
+    """The last row's id and flag: the row that draws. -1: there is none."""
     at = T.bind(out_row(args, args[1] - 1) * 2)
     store(out, at, T.max(token_id, 0))
-    store(out, at + 1, T.Select(token_id >= 0, finite, T.int32(0)))
+    store(out, at + 1, T.Select(token_id >= 0, T.int32(1), T.int32(0)))
 
 
 def _draw_gpu(name: str, p: Params):
@@ -259,7 +267,10 @@ def _draw_gpu(name: str, p: Params):
 
     def body(args, target_args, q, ints, tokens, out, done):
         with threads(1, 1, 1, THREADS) as (_, _, _, tx):
-            numbers, fine = local(3, "int32"), local(1, "int32")  # before the barriers: thread 0 moves args on
+            numbers, fine = (
+                local(3, "int32"),
+                local(1, "int32"),
+            )  # before the barriers: thread 0 moves args on
             goods = shared(THREADS, "int32")
             store(numbers, 0, slot(args, target_args))
             store(numbers, 1, args[0] + args[1])
@@ -278,17 +289,31 @@ def _draw_gpu(name: str, p: Params):
             barrier()
             tree(tx, THREADS, lambda step: store(goods, tx, T.min(goods[tx], goods[tx + step])))
             with when(tx == 0):
+                store(search.best_id, 0, T.Select(goods[0] == 1, search.ids[0], T.int32(-1)))
                 with when(numbers[2] > 0):
-                    _finish(args, tokens, out, search.ids[0], goods[0])
-                advance(args, tokens, T.max(search.ids[0], 0), done)
+                    _say(args, out, search.best_id[0])
+                advance(args, tokens, T.max(search.best_id[0], 0), done)
 
     return prim_func(name, _draw_params(p), body)
 
 
-_KEEP = (("args", "read"), ("target_args", "read"), ("logits", "read"), ("ints", "read"), ("floats", "read"), ("bias", "read"))
+_KEEP = (
+    ("args", "read"),
+    ("target_args", "read"),
+    ("logits", "read"),
+    ("ints", "read"),
+    ("floats", "read"),
+    ("bias", "read"),
+)
 _KEPT = (*_KEEP, ("q", "write"))
 _KEPT_NAMED = (*_KEEP, ("ids", "read"), ("q", "write"))
-_DRAW = (("args", "read_write"), ("target_args", "read"), ("q", "read"), ("ints", "read"), ("tokens", "read_write"))
+_DRAW = (
+    ("args", "read_write"),
+    ("target_args", "read"),
+    ("q", "read"),
+    ("ints", "read"),
+    ("tokens", "read_write"),
+)
 _DRAWN = (*_DRAW, ("out", "write"), ("done", "write"))
 KEEP_Q = Op("keep_q", Form(_KEPT, _keep_cpu), Form(_KEPT, _keep_gpu))
 KEEP_Q_NAMED = Op(

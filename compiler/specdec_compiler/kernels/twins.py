@@ -18,6 +18,7 @@ import numpy as np
 from specdec_runtime.decode.rng import NOISE
 
 from .base import GROUP, MAX_ROWS, OUT_ROWS, Params, weight_rows
+from .judge_twins import draw, follow, judge
 from .noise_twin import gumbel
 from .quantize import GROUP_WORDS
 
@@ -418,4 +419,8 @@ TWINS: dict[str, Twin] = {
     "choose_sampled_named": choose_sampled,
     "score": score,
     "accept": accept,
+    "follow": follow,
+    "draw": draw,
+    "draw_named": draw,
+    "judge": judge,
 }
