@@ -541,6 +541,15 @@ def far_rows(a: Arrays, p: Params, levels: int) -> None:
         a["q"].reshape(MAX_ROWS, -1)[row, drafted], a["bias"][drafted] = 3, -3e38
 
 
+def impossible_draft(a: Arrays, p: Params, levels: int) -> None:
+    """q is p, and the second draft is banned in both: what is left of p is empty."""
+    a["ints"][6] |= 2
+    a["bias"][:] = 0
+    a["bias"][a["tokens"][int(a["args"][0]) + 2]] = -3e38
+    same_rows(a, p, levels)
+    a["q"].reshape(MAX_ROWS, -1)[:, a["tokens"][int(a["args"][0]) + 2]] = -3.4e38
+
+
 def seeded(seed: int, flags: int = 1, first: int = 0) -> Edit:
     def edit(a: Arrays, p: Params, levels: int) -> None:
         a["ints"][:2], a["ints"][6], a["args"][3] = (seed, 0), flags, first
@@ -564,6 +573,7 @@ def _judge_rows() -> list[Case]:
             "q is p": same_rows,
             "q is p, the bonus row not finite": both(same_rows, flags_down(3)),
             "nothing stands": far_rows,
+            "an empty residual": impossible_draft,
             "a draft that is not finite": both(same_rows, bad_rows("q", 1)),
             "a row that is not finite": both(same_rows, bad_rows("logits", 2)),
             "the first row is not finite": bad_rows("logits", 0),

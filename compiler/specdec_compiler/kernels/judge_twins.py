@@ -17,9 +17,13 @@ LOWEST = float(np.float32(-3.4e38))
 
 
 def _weighed(a: Arrays, logits: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    raw = logits + (a["bias"][ids].astype(np.float64) if a["ints"][6] & 2 else 0)
-    z = np.where(raw < -1e30, LOWEST, raw * float(a["floats"][0]))
-    return np.where(np.isfinite(logits), z, logits)
+    """In float32, rounded where the kernel rounds: where q is p, the residual must be empty here too."""
+    raw = logits.astype(np.float32)
+    if a["ints"][6] & 2:
+        raw = raw + a["bias"][ids]
+    with np.errstate(over="ignore"):
+        z = np.where(raw < -1e30, np.float32(LOWEST), raw * a["floats"][0])
+    return np.where(np.isfinite(logits), z, logits).astype(np.float64)
 
 
 def _slot(a: Arrays) -> int:
