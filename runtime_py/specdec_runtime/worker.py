@@ -16,6 +16,7 @@ from specdec_runtime.decode.effects import Cancelled, Effect, Effects, Finish, R
 from specdec_runtime.decode.programs import ANY, Programs, programs_from_json
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.score import score
 from specdec_runtime.drafters.registry import drafter_names, make_drafter
 from specdec_runtime.faults import ContractError, SpecdecError, error_from_json, error_json
@@ -42,6 +43,7 @@ class Engine:
         self._schedules: Schedules | None = None
         self._plan_error: SpecdecError | None = None
         self._effects: Effects | None = None
+        self._held = Held()  # an engine lives as long as its device's memory
         self._cancelled = False
         try:
             self._programs = programs_from_json(json.loads(programs_json)) if programs_json else ANY
@@ -108,7 +110,7 @@ class Engine:
 
     def _begin(self, request: dict[str, Any]) -> Effect:
         plan, schedules = self._opened()
-        self._effects = _open(plan, request, self._programs, schedules)
+        self._effects = _open(plan, request, self._programs, schedules, self._held)
         return next(self._effects)
 
     def _opened(self) -> tuple[Plan, Schedules]:
@@ -169,7 +171,9 @@ _GENERATE = {"op", "prompt_ids", "max_tokens", "drafter", "k", "plain_steps", "r
 _SCORE = {"op", "prompt_ids", "score_ids", "width"}
 
 
-def _open(plan: Plan, request: dict[str, Any], programs: Programs, schedules: Schedules) -> Effects:
+def _open(
+    plan: Plan, request: dict[str, Any], programs: Programs, schedules: Schedules, held: Held
+) -> Effects:
     """The generator a request asks for."""
     op = request.get("op")
     keys = {"generate": _GENERATE, "score": _SCORE}.get(str(op))
@@ -180,4 +184,4 @@ def _open(plan: Plan, request: dict[str, Any], programs: Programs, schedules: Sc
     drafter = make_drafter(request["drafter"], plan)
     several = {"steps": request["plain_steps"], "rounds": request["rounds"]}
     asked = Request(request["prompt_ids"], request["max_tokens"], request["k"], **several)
-    return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k))
+    return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k), held)

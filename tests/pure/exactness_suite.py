@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from plan_factory import load_made
+from sampled_models import sampled
 from simulate import Pass, Run, generate, mostly, passes, plain_ids, recount, seeded
 from specdec_runtime.backends.scripted import Script, ScriptedBackend
 from specdec_runtime.decode.programs import ANY, Programs
+from specdec_runtime.decode.sampling import PLAIN, Sampling
 from specdec_runtime.plan import Plan
 from specdec_runtime.schedule.costs import Costs
 from specdec_runtime.schedule.policy import Policy
@@ -57,6 +59,7 @@ class Case:
     rounds: int = 1
     schedule: str = "fixed"
     costs: str = "gpu"  # a key of COSTS
+    sampling: Sampling = PLAIN
 
 
 def models(case: Case):
@@ -92,11 +95,14 @@ def run_case(case: Case) -> Run:
         programs=case.programs,
         rounds=case.rounds,
         schedule=make_schedule(case.schedule, COSTS[case.costs], Policy(), case.k),
+        sampling=case.sampling,
     )
 
 
 def expected_ids(case: Case) -> list[int]:
     target, _ = models(case)
+    if case.sampling.kind != "verify":
+        target = sampled(target, case.sampling, VOCAB)
     return plain_ids(target, prompt_of(case), case.max_tokens, case.max_context, case.eos_ids)
 
 
@@ -200,8 +206,13 @@ def check_programs(case: Case, run: Run) -> None:
     """Every row of the target comes from programs that the policy trusts."""
     used = {call for batch in run.backend.submits for call in batch.calls if call.startswith("target.")}
     rows = {"any": (1, 2, 4, 8), "widest": (8,), "plain": (1,)}[case.programs.verify]
-    trusted = {f"target.verify_{width}" for width in rows}
-    assert used <= trusted | ({"target.prefill"} if case.programs.prefill else set()), case
+    trusted = {f"target.{case.sampling.kind}_{width}" for width in rows}
+    reading = {"target.prefill"} if case.programs.prefill else {f"target.verify_{width}" for width in rows}
+    assert used <= trusted | reading, case
+    drafting = {call.rsplit("_", 1)[0] for batch in run.backend.submits for call in batch.calls}
+    if case.schedule != "confidence":  # its drafts are first choices
+        kind = "step" if case.sampling.kind == "verify" else "sample"
+        assert drafting & {"draft.step", "draft.sample", "draft.measure"} <= {f"draft.{kind}"}, case
 
 
 def suite() -> list[Case]:

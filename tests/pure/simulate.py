@@ -15,6 +15,8 @@ from specdec_runtime.decode.effects import Emit
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.sampling import PLAIN, Sampling
+from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.plan import Plan
 
@@ -87,6 +89,8 @@ def generate(
     programs: Programs = ANY,
     rounds: int = 1,
     schedule: Schedule | None = None,
+    sampling: Sampling = PLAIN,
+    held: Held | None = None,
 ) -> Run:
     """One request on a fresh backend (or a used one); cancel_at counts this request's submits."""
     backend = backend or ScriptedBackend(plan, target, draft, script)
@@ -95,8 +99,8 @@ def generate(
     def should_cancel() -> bool:
         return cancel_at is not None and len(backend.submits) - first >= cancel_at
 
-    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds)
-    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule)
+    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds, sampling)
+    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, held)
     result = drive.run(
         effects,
         backend,
@@ -191,5 +195,5 @@ def recount(run: Run) -> dict[str, int]:
         "num_accepted": accepted,
         "num_evaluated": evaluated,
         "num_target_passes": sum(passes_of(batch) for batch in run.backend.submits),
-        "num_draft_passes": sum(call.startswith("draft.step") for call in calls),
+        "num_draft_passes": sum(call.startswith(("draft.step", "draft.sample")) for call in calls),
     }

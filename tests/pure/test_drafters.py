@@ -31,7 +31,7 @@ class Scripted:
         self.asked = 0
         self.heard: list[Outcome] = []
 
-    def begin(self, sequence):
+    def begin(self, sequence, kind="step"):
         self.heard.clear()
 
     def offers(self, sequence):
@@ -110,8 +110,8 @@ def test_names():
 class Watched(ModelDrafter):
     """Notes after each cycle how far its KV lags behind the committed tokens."""
 
-    def begin(self, sequence):
-        super().begin(sequence)
+    def begin(self, sequence, kind="step"):
+        super().begin(sequence, kind)
         self.lags = []
 
     def observe(self, outcome):

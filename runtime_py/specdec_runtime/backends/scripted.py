@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
+from specdec_runtime.backends.scripted_sampling import logits_of, sampled_id
 from specdec_runtime.decode.effects import KINDS, Readback, Submit
 from specdec_runtime.faults import ContractError
 from specdec_runtime.plan.schema import OUT_ROWS, Model, Plan, host_tensors, program_widths
@@ -196,11 +197,19 @@ class ScriptedBackend:
             finite = (number, program, row) not in script.not_finite
             finite &= (number, step) not in script.not_finite_calls
             at = 2 * (first + row)
-            lane.tensor("out")[at : at + 2] = [lane.next_id(prefix) if finite else 0, int(finite)]
+            chosen = self._choose(lane, operation, prefix) if finite else None
+            lane.tensor("out")[at : at + 2] = [chosen or 0, int(chosen is not None)]
             if operation.startswith("measure"):
                 lane.tensor("stats")[at : at + 2] = self._stats(prefix) if finite else (nan, nan)
         if lane.tensor("args")[2]:
             self._feed_back(lane, start + num_rows, first + num_rows)
+
+    def _choose(self, lane: _Lane, operation: str, prefix: tuple[int, ...]) -> int | None:
+        """The id after this prefix; None where there is none to choose."""
+        if not operation.startswith("sample"):
+            return lane.next_id(prefix)
+        logits = logits_of(lane.next_id, prefix, lane.model.vocab_size)
+        return sampled_id(logits, len(prefix), self.tensors)
 
     def _feed_back(self, lane: _Lane, position: int, next_row: int) -> None:
         """The last row's id becomes the next token; the next pass starts there, and in the next row of out."""

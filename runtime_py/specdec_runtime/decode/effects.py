@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from specdec_runtime.faults import ContractError
 
-Write = tuple[str, int, list[int]]  # tensor name, first element, values
+Write = tuple[str, int, list[Any]]  # tensor name, first element, values
 Read = tuple[str, int, int]  # tensor name, first element, number of elements
 
 KINDS = ("prefill", "draft", "verify", "round", "score")

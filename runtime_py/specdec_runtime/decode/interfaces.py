@@ -62,8 +62,8 @@ class Drafter(Protocol):
         """Reason -> how often this drafter could not serve, in this request."""
         ...
 
-    def begin(self, sequence: Sequence) -> None:
-        """A new request; the sequence holds its prompt and will grow."""
+    def begin(self, sequence: Sequence, kind: str = "step") -> None:
+        """A new request; the sequence holds its prompt and will grow. kind: "step" (argmax) or "sample", how a draft model chooses."""
         ...
 
     def offers(self, sequence: Sequence) -> list[Offer]:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_runtime.decode.sampling import PLAIN, Sampling, check_sampling
+from specdec_runtime.decode.sampling import COUPLED, GREEDY, PLAIN, Sampling, check_sampling
+from specdec_runtime.decode.sampling_state import MAX_STOPS
 from specdec_runtime.faults import RequestError
-from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan
+from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan, program_widths
 
 MAX_K = MAX_ROWS - 1
 MAX_STEPS = 8  # more gain little, and waste what follows the end of an answer
@@ -39,10 +40,28 @@ def check_request(plan: Plan, request: Request) -> None:
     check_several(request.steps, "plain_steps", MAX_STEPS)
     check_several(request.rounds, "rounds", MAX_ROUNDS)
     check_sampling(plan, request.sampling)
+    check_choice(plan, request)
     check_ids(plan, request.prompt_ids, "prompt_ids")
     check_room(plan, len(request.prompt_ids), 1)
     if request.eos_ids:
         check_ids(plan, request.eos_ids, "eos_ids")
+
+
+def check_choice(plan: Plan, request: Request) -> None:
+    """The bundle has the programs, and this runtime the accept rule, for the sampling asked."""
+    sampling = request.sampling
+    if sampling.promise not in (GREEDY, COUPLED):
+        message = f"this runtime has no accept rule for mode {sampling.mode!r} yet"
+        raise RequestError(message, "mode", f"Use mode {COUPLED}")
+    if f"target.{sampling.kind}_1" not in program_widths(plan.target_model):
+        message = (
+            "this bundle has no programs for top-k, top-p, min-p, penalties, min_tokens or banned sequences"
+        )
+        raise RequestError(message, "sampling", "Leave these out")
+    num_stops = len(plan.text.eos_ids if request.eos_ids is None else request.eos_ids)
+    if sampling.min_tokens and num_stops > MAX_STOPS:
+        message = f"{num_stops} ids end an answer"
+        raise RequestError(message, "min_tokens", f"Leave it out, or give at most {MAX_STOPS} end ids")
 
 
 def check_score(plan: Plan, prompt_ids: Sequence[int], score_ids: Sequence[int], width: int) -> None:

@@ -1,8 +1,9 @@
 """The round: propose -> verify -> commit -> roll back, until the answer ends. The file to read first.
 
 `decode` is a generator without I/O. It yields effects (effects.py) and is sent a `Readback` for every
-`Submit`. The same code runs under a scripted table, natively, and in the browser. Promise (greedy): the
-committed ids are the ones the target alone would give, whatever the drafter, k, or drafter faults.
+`Submit`. The same code runs under a scripted table, natively, and in the browser. Promise (greedy, coupled): the
+committed ids are the ones the target alone would give, whatever the drafter, k, or drafter faults. Above temperature 0
+the target's rows hold sampled ids, and the draft model draws with the same noise: the rule stays equality.
 Invariants: a round is ONE target pass over the last committed token and the drafts, and commits at least one
 token unless its first row was not finite; the target's KV is one short of the committed tokens after every
 submit, because the last token is row 0 of the next pass. A submit holds one round, or several: the device then
@@ -32,6 +33,7 @@ from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal, Steps,
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
+from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.state import Generation
 from specdec_runtime.decode.verify import Verdict, accept_greedy
 from specdec_runtime.faults import ContractError, DeviceFault
@@ -39,15 +41,21 @@ from specdec_runtime.plan.schema import Plan
 
 
 def decode(
-    plan: Plan, request: Request, drafter: Drafter, programs: Programs = ANY, schedule: Schedule | None = None
+    plan: Plan,
+    request: Request,
+    drafter: Drafter,
+    programs: Programs = ANY,
+    schedule: Schedule | None = None,
+    held: Held | None = None,
 ) -> Effects:
-    """Serve one request. A bad one is refused here, before the first effect. Without a schedule k is fixed."""
+    """Serve one request. A bad one is refused here, before the first effect. Without a schedule k is fixed. held: what earlier requests
+    left on the device; without it nothing is known of that."""
     check_request(plan, request)
-    return _decode(Generation(plan, request, drafter, programs, schedule))
+    return _decode(Generation(plan, request, drafter, programs, schedule, held or Held()))
 
 
 def _decode(run: Generation) -> Effects:
-    run.drafter.begin(run.sequence)
+    run.drafter.begin(run.sequence, run.draft_kind)
     try:
         if run.finish_reason is None:
             yield from _prefill(run)

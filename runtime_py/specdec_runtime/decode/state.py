@@ -15,6 +15,7 @@ from specdec_runtime.decode.effects import Readback, Submit
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
 from specdec_runtime.decode.programs import Programs
 from specdec_runtime.decode.request import Request
+from specdec_runtime.decode.sampling_state import Held, SamplingState
 from specdec_runtime.decode.sequence import Sequence
 from specdec_runtime.faults import ContractError
 from specdec_runtime.plan.schema import Plan
@@ -30,8 +31,9 @@ class Generation:
         drafter: Drafter,
         programs: Programs,
         schedule: Schedule | None = None,
+        held: Held | None = None,
     ) -> None:
-        model = plan.target_model
+        model, sampling = plan.target_model, request.sampling
         self.sequence = Sequence(request.prompt_ids)
         self.target = ModelCache(model, programs.feeding(model))
         self.drafter = drafter
@@ -39,6 +41,10 @@ class Generation:
         eos_ids = plan.text.eos_ids if request.eos_ids is None else request.eos_ids
         max_len = min(len(self.sequence) + request.max_tokens, model.max_context)
         self.limits = Limits(frozenset(eos_ids), max_len)
+        self.draft_kind = "step" if sampling.kind == "verify" else "sample"
+        self._kind, self._promise = sampling.kind, sampling.promise
+        columns = model.padded_vocab
+        self._sampling = SamplingState(sampling, len(self.sequence), eos_ids, columns, held or Held())
         self.finish_reason: str | None = "length" if request.max_tokens == 0 else None
         self.must_be_plain = False  # the last row was not finite: the next cycle is its one plain retry
         self._programs = programs
@@ -116,7 +122,7 @@ class Generation:
     def steps_submit(self, steps: int) -> Submit:
         """Plain steps in one submit: each writes its id to `tokens`, where the next one reads it, and its row to `out`."""
         writes = self.sequence.token_writes(len(self.sequence))
-        writes += self.target.feed(1, steps - 1, feedback=1)
+        writes += self.target.feed(1, steps - 1, feedback=1) + self._sampling.writes()
         return Submit("verify", writes, [self._program(1)] * steps, [("target.out", 0, 2 * steps)])
 
     def verify_submit(self, proposal: Proposal | None) -> Submit:
@@ -126,7 +132,7 @@ class Generation:
         """
         num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
         writes = self.sequence.token_writes(len(self.sequence), proposal.ids if proposal else ())
-        writes += self.target.feed(num_rows, (rounds - 1) * num_rows)
+        writes += self.target.feed(num_rows, (rounds - 1) * num_rows) + self._sampling.writes()
         verify, out = self._program(num_rows), ("target.out", 0, 2 * num_rows * rounds)
         if not proposal or not proposal.calls:
             return Submit("verify", writes, [verify], [out])
@@ -135,7 +141,7 @@ class Generation:
         return Submit("round", [*writes, *proposal.writes], calls, reads)
 
     def _program(self, num_rows: int) -> str:
-        return f"target.verify_{self._programs.width(self.target.model, num_rows)}"
+        return f"target.{self._kind}_{self._programs.width(self.target.model, num_rows)}"
 
     def stepped(self, num_steps: int) -> None:
         """Draft steps that were submits of their own."""
@@ -145,8 +151,9 @@ class Generation:
         """That submit succeeded: the device has the committed ids and the KV of every row, of num_rows at most."""
         self.sequence.landed(len(self.sequence))
         self.target.landed(num_rows)
+        self._sampling.landed()
         self._counts["num_target_passes"] += sum(call.startswith("target.") for call in batch.calls)
-        self._counts["num_draft_passes"] += sum(call.startswith("draft.step") for call in batch.calls)
+        self._counts["num_draft_passes"] += sum(call.startswith(STEPS) for call in batch.calls)
 
     def settle(self, outcomes: list[Outcome]) -> None:
         """After a submit's commits: roll the target back to committed - 1 and count."""
@@ -174,7 +181,7 @@ class Generation:
             "finish_reason": self.finish_reason,
             "usage": {"prompt_tokens": sequence.prompt_len, "completion_tokens": len(token_ids)},
             "speculation": {
-                "mode": "greedy",
+                "mode": self._promise,
                 "drafter": self.drafter.name,
                 "plain_steps": self._steps,
                 "rounds": self._rounds,
@@ -190,6 +197,7 @@ class Generation:
         }
 
 
+STEPS = ("draft.step_", "draft.sample_")  # programs that make a draft, in a submit with the target's
 _COUNTS = (
     "num_cycles",
     "num_drafted",

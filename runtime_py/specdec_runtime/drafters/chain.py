@@ -29,9 +29,9 @@ class ChainDrafter:
         """All reasons together; no two drafters of a chain use the same name for one."""
         return {reason: count for drafter in self._drafters for reason, count in drafter.fallbacks.items()}
 
-    def begin(self, sequence: Sequence) -> None:
+    def begin(self, sequence: Sequence, kind: str = "step") -> None:
         for drafter in self._drafters:
-            drafter.begin(sequence)
+            drafter.begin(sequence, kind)
 
     def offers(self, sequence: Sequence) -> list[Offer]:
         return [offer for drafter in self._drafters for offer in drafter.offers(sequence)]

@@ -35,7 +35,8 @@ class ModelDrafter:
         self._model = model
         self.begin(Sequence(()))
 
-    def begin(self, sequence: Sequence) -> None:
+    def begin(self, sequence: Sequence, kind: str = "step") -> None:
+        self._kind = kind
         self.fallbacks: dict[str, int] = {}
         self._sequence = sequence
         self._cache = ModelCache(self._model)
@@ -65,7 +66,10 @@ class ModelDrafter:
         return self._steps(len(sequence), num_drafted, min(rounds, (room + 1) // (num_drafted + 1)))
 
     def propose_stepwise(self, sequence: Sequence, budget: int, decider: Stepwise) -> Steps:
-        """Up to `budget` drafts, each of a submit of its own; after each one `decider` says whether to draft another (F10)."""
+        """Up to `budget` drafts, each of a submit of its own; after each one `decider` says whether to draft another (F10).
+
+        They are the model's first choices at any temperature: drafts that the target's own draw is compared with may be any.
+        """
         num_drafted = min(budget, self._room(sequence))
         if self._rest or num_drafted <= 0:
             return None
@@ -153,8 +157,9 @@ class ModelDrafter:
         num_more = rounds * (num_drafted + 1) - 2
         self._num_appended = num_rows + num_more
         writes = self._cache.feed(num_rows, num_more, feedback=1)
-        steps = ["draft.step_1"] * (num_drafted - 1)
-        calls, again = [f"draft.step_{num_rows}", *steps], ["draft.accept", "draft.step_2", *steps]
+        step = f"draft.{self._kind}"
+        steps = [f"{step}_1"] * (num_drafted - 1)
+        calls, again = [f"{step}_{num_rows}", *steps], ["draft.accept", f"{step}_2", *steps]
         reads: list[Read] = [("draft.out", 2 * (num_rows - 1), 2 * (rounds * (num_drafted + 1) - 1))]
         return Proposal(
             self, num_drafted, writes=writes, calls=calls, reads=reads, rounds=rounds, again=again

@@ -30,7 +30,7 @@ class NgramDrafter:
         self._index: list[dict[tuple[int, ...], int]] = []
         self._indexed = 0
 
-    def begin(self, sequence: Sequence) -> None:
+    def begin(self, sequence: Sequence, kind: str = "step") -> None:
         self._index = [{} for _ in range(MAX_LEN + 1)]  # by n-gram length: n-gram -> where its successor lies
         self._indexed = 0
 

@@ -1,0 +1,150 @@
+"""Promise of mode coupled: with any drafter, k, rounds and schedule the committed ids are those the target alone samples."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from exactness_suite import VOCAB, Case, check_case, expected_ids, models, plan_of, prompt_of, run_case
+from sampled_models import sampled
+from sampled_suite import suite
+from simulate import generate, plain_ids
+from specdec_runtime.backends.scripted import ScriptedBackend
+from specdec_runtime.decode.request import Request, check_request
+from specdec_runtime.decode.sampling import Sampling
+from specdec_runtime.decode.sampling_state import BAN, Bias, Held, bias_writes, ints_of
+from specdec_runtime.faults import DeviceFault, RequestError
+
+CASES = suite()
+CASE = Case(5, "model", 3, 90, sampling=Sampling(temperature=0.9, seed=4))
+
+
+@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
+def test_suite(case):
+    check_case(case)
+
+
+def test_the_suite_reaches_what_it_is_for():
+    """Drafts that are sampled fall and stand; seeds and temperatures change answers; noise is used."""
+    shares = Counter()
+    for case in CASES[:108]:
+        counts = run_case(case).result["speculation"]
+        if case.drafter == "model":
+            shares["stand"] += counts["num_accepted"]
+            shares["fall"] += counts["num_evaluated"] - counts["num_accepted"]
+    assert min(shares["stand"], shares["fall"]) > 50
+    answers = {tuple(run_case(replace(CASE, sampling=Sampling(0.9, seed=seed))).ids) for seed in range(8)}
+    assert len(answers) == 8
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+@pytest.mark.parametrize("costs", ["gpu", "free"])
+def test_drafts_that_stop_by_confidence_are_first_choices(costs, temperature):
+    """At any temperature: the target's own draw decides, whatever was drafted."""
+    sampling = Sampling(temperature=temperature, seed=8)
+    case = replace(CASE, schedule="confidence", costs=costs, k=7, max_tokens=30, sampling=sampling)
+    run = run_case(case)
+    assert run.ids == expected_ids(case)
+    drafting = {call for batch in run.backend.submits for call in batch.calls if call.startswith("draft.")}
+    assert drafting == {"draft.prefill", "draft.measure_1", "draft.measure_2"}
+    assert run.result["speculation"]["num_accepted"] > 0
+
+
+def test_the_mode_is_named():
+    assert run_case(CASE).result["speculation"]["mode"] == "coupled"
+    assert run_case(replace(CASE, sampling=Sampling())).result["speculation"]["mode"] == "greedy"
+    assert (
+        run_case(replace(CASE, sampling=Sampling(bad_words=[[1]]))).result["speculation"]["mode"] == "greedy"
+    )
+
+
+@pytest.mark.parametrize("mode", ["reject", "block"])
+def test_modes_without_a_rule_are_refused(mode):
+    with pytest.raises(RequestError, match="no accept rule"):
+        check_request(plan_of(CASE), Request([1], 4, sampling=Sampling(1.0, mode)))
+    check_request(plan_of(CASE), Request([1], 4, sampling=Sampling(0.0, mode)))
+
+
+SEQUENCE = [
+    Sampling(),
+    Sampling(temperature=1.0, seed=5),
+    Sampling(temperature=1.0, seed=5),
+    Sampling(temperature=1.0, seed=5, logit_bias={3: 2.0, 4: 2.0, 9: -1.0}),
+    Sampling(),
+    Sampling(logit_bias={3: 2.0, 5: 6.0}),
+    Sampling(temperature=2.0, seed=2**64 - 1, allowed_ids=[1, 2, 3]),
+    Sampling(bad_words=[[1], [2]], allowed_ids=[1, 2, 3, 4]),
+    Sampling(logit_bias={3: 2.0}),
+    Sampling(temperature=1.0, seed=5),
+]
+
+
+def sampling_writes(run):
+    """Of the last request: what its submits wrote to sampling.*."""
+    return [write for batch in run for write in batch.writes if write[0].startswith("sampling.")]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_requests_in_turn_on_one_device(known):
+    """Each finds what those before it left, and writes only what differs; with nothing known everything it needs is written."""
+    target, draft = models(CASE)
+    plan = plan_of(CASE)
+    backend, held = ScriptedBackend(plan, target, draft), Held()
+    sizes = []
+    for sampling in SEQUENCE:
+        before = len(backend.submits)
+        model = sampled(target, sampling, VOCAB)
+        run = generate(
+            plan, target, prompt_of(CASE), 6, "model", 3, backend=backend, eos_ids=(), sampling=sampling,
+            held=held if known else None,
+        )  # fmt: skip
+        assert run.ids == plain_ids(model, prompt_of(CASE), 6, CASE.max_context), sampling
+        sizes.append(sum(len(values) for _, _, values in sampling_writes(backend.submits[before:])))
+    if known:  # 8 ints, 6 floats, and biases: of 16 columns, or of the ids that differ
+        assert sizes == [0, 14, 0, 8 + 16, 0, 8 + 3, 14 + 16, 14 + 3, 16, 8]
+    else:
+        assert sizes[0] == sizes[4] == 0 and sizes[5] == 14 + 16 and sizes[-1] == 14
+
+
+def test_a_submit_that_failed_leaves_nothing_known():
+    """Its writes may have landed or not: they are made again."""
+    target, draft = models(CASE)
+    plan, held = plan_of(CASE), Held()
+    for script in ({1: DeviceFault("lost", "here")}, {2: DeviceFault("lost", "here")}):
+        backend = ScriptedBackend(plan, target, draft)
+        backend._script.fail_before = script
+        with pytest.raises(DeviceFault):
+            generate(plan, target, prompt_of(CASE), 6, backend=backend, sampling=SEQUENCE[3], held=held)
+        assert (held.ints is None, held.bias is None) == ((True, True) if 1 in script else (False, False))
+
+
+def test_the_draft_shares_a_submit_that_failed():
+    """The target alone tries again, with the writes."""
+    target, draft = models(CASE)
+    plan = plan_of(CASE)
+    backend = ScriptedBackend(plan, target, draft)
+    backend._script.fail_before = {4: DeviceFault("lost", "here")}
+    run = generate(
+        plan, target, prompt_of(CASE), 9, "model", 3, backend=backend, eos_ids=(), sampling=CASE.sampling
+    )
+    assert backend.submits[4].kind == "round" and run.result["speculation"]["fallbacks"] == {
+        "device_fault": 1
+    }
+    assert run.ids == plain_ids(sampled(target, CASE.sampling, VOCAB), prompt_of(CASE), 9, CASE.max_context)
+
+
+def test_ints_are_what_the_plan_says():
+    sampling = Sampling(
+        temperature=1.0, seed=0x80000001_FFFFFFFE, top_k=7, min_tokens=3, bad_words=[[1], [1, 2]], logit_bias={0: 1.0}
+    )  # fmt: skip
+    ints = ints_of(sampling, 9, [2, 5])
+    assert ints == [-2, -0x7FFFFFFF, 7, 9, 12, 2, 1 | 2 | 16, 1, *[0] * 8, 2, 5]
+
+
+def test_biases_that_differ_are_written_in_runs():
+    held = Bias(0.0, {1: 1.0, 2: 2.0, 8: 3.0})
+    wanted = Bias(0.0, {2: 2.5, 3: BAN, 8: 3.0})
+    assert bias_writes(held, wanted, 10) == [("sampling.bias", 1, [0.0, 2.5, BAN])]
+    assert bias_writes(held, held, 10) == []
+    assert bias_writes(None, Bias(BAN, {1: 0.0}), 3) == [("sampling.bias", 0, [BAN, 0.0, BAN])]
+    many = Bias(0.0, dict.fromkeys(range(0, 1000, 2), 1.0))
+    assert [len(values) for _, _, values in bias_writes(held, many, 1000)] == [1000]
