@@ -63,7 +63,8 @@ class Drafter(Protocol):
         ...
 
     def begin(self, sequence: Sequence, kind: str = "step") -> None:
-        """A new request; the sequence holds its prompt and will grow. kind: "step" (argmax) or "sample", how a draft model chooses."""
+        """A new request; the sequence holds its prompt and will grow. kind: how a draft model chooses, "step"
+        (argmax), "sample" (with the target's noise) or "draw" (for itself, to be judged)."""
         ...
 
     def offers(self, sequence: Sequence) -> list[Offer]:

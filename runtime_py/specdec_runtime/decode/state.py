@@ -18,7 +18,7 @@ from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.sampling_state import Held, SamplingState
 from specdec_runtime.decode.sequence import Sequence
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import Plan
+from specdec_runtime.plan.schema import VERDICT_FIELDS, Plan
 
 
 class Generation:
@@ -41,7 +41,7 @@ class Generation:
         eos_ids = plan.text.eos_ids if request.eos_ids is None else request.eos_ids
         max_len = min(len(self.sequence) + request.max_tokens, model.max_context)
         self.limits = Limits(frozenset(eos_ids), max_len)
-        self.draft_kind = "step" if sampling.kind == "verify" else "sample"
+        self.draft_kind = "draw" if sampling.judges else "step" if sampling.kind == "verify" else "sample"
         self._kind, self._promise = sampling.kind, sampling.promise
         columns = model.padded_vocab
         self._sampling = SamplingState(sampling, len(self.sequence), eos_ids, columns, held or Held())
@@ -133,15 +133,26 @@ class Generation:
         num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
         writes = self.sequence.token_writes(len(self.sequence), proposal.ids if proposal else ())
         writes += self.target.feed(num_rows, (rounds - 1) * num_rows) + self._sampling.writes()
-        verify, out = self._program(num_rows), ("target.out", 0, 2 * num_rows * rounds)
+        verify, out = [self._program(num_rows)], ("target.out", 0, 2 * num_rows * rounds)
         if not proposal or not proposal.calls:
-            return Submit("verify", writes, [verify], [out])
-        calls = [*proposal.calls, verify] + [*proposal.again, verify] * (rounds - 1)
+            return Submit("verify", writes, verify, [out])
+        if self.judges(proposal):
+            verify = [self._program(num_rows, "verify"), "draft.judge"]  # its rows give probabilities, no ids
+            out = ("target.verdict", 0, VERDICT_FIELDS * rounds)
+        calls = [*proposal.calls, *verify] + [*proposal.again, *verify] * (rounds - 1)
         reads = [*proposal.reads, out] + ([("target.args", 0, 1)] if rounds > 1 else [])
         return Submit("round", [*writes, *proposal.writes], calls, reads)
 
-    def _program(self, num_rows: int) -> str:
-        return f"target.{self._kind}_{self._programs.width(self.target.model, num_rows)}"
+    def judges(self, proposal: Proposal | None) -> bool:
+        """Is it judged by probabilities? What the device did not draw is compared with the target's own draw, in every mode."""
+        return self.draft_kind == "draw" and proposal is not None and bool(proposal.calls)
+
+    def fell_back(self, did: bool) -> None:
+        if did:
+            self._fallbacks["empty_residual"] = self._fallbacks.get("empty_residual", 0) + 1
+
+    def _program(self, num_rows: int, kind: str | None = None) -> str:
+        return f"target.{kind or self._kind}_{self._programs.width(self.target.model, num_rows)}"
 
     def stepped(self, num_steps: int) -> None:
         """Draft steps that were submits of their own."""
@@ -197,7 +208,11 @@ class Generation:
         }
 
 
-STEPS = ("draft.step_", "draft.sample_")  # programs that make a draft, in a submit with the target's
+STEPS = (
+    "draft.step_",
+    "draft.sample_",
+    "draft.draw_",
+)  # programs that make a draft, in a submit with the target's
 _COUNTS = (
     "num_cycles",
     "num_drafted",
