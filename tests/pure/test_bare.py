@@ -82,7 +82,9 @@ ALLOWED = {
     "backends/scripted": (
         "decode.effects",
         "decode.rng",
+        "decode.rules",
         "decode.sampling_state",
+        "decode.verify",
         "plan",
         "faults",
         "backends",

@@ -57,13 +57,6 @@ def test_the_mode_is_named():
     )
 
 
-@pytest.mark.parametrize("mode", ["reject", "block"])
-def test_modes_without_a_rule_are_refused(mode):
-    with pytest.raises(RequestError, match="no accept rule"):
-        check_request(plan_of(CASE), Request([1], 4, sampling=Sampling(1.0, mode)))
-    check_request(plan_of(CASE), Request([1], 4, sampling=Sampling(0.0, mode)))
-
-
 SEQUENCE = [
     Sampling(),
     Sampling(temperature=1.0, seed=5),

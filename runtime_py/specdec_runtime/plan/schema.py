@@ -204,8 +204,8 @@ def program_widths(model: Model) -> dict[str, int]:
     names |= {f"{model.role}.{kind}_{width}": width for kind in passes for width in model.widths}
     if model.role == "target":
         return names
-    names |= {f"draft.draw_{width}": width for width in model.widths}
-    return names | dict.fromkeys(("draft.accept", "draft.judge", "draft.follow"), MAX_ROWS)
+    names |= {"draft.accept": MAX_ROWS} | {f"draft.draw_{width}": width for width in model.widths}
+    return names | dict.fromkeys(("draft.judge", "draft.follow"), MAX_ROWS)
 
 
 def host_tensors(models: tuple[Model, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:
