@@ -1,4 +1,4 @@
-"""One greedy request on a native backend, for comparisons of ids. Every comparison in this folder is over all ids."""
+"""One request on a native backend, for comparisons of ids. Every comparison in this folder is over all ids."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from specdec_runtime.decode.choice import Schedule
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.sampling import PLAIN, Sampling
+from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.drafters.registry import make_drafter
 
 KS = (1, 2, 3, 4, 7)
@@ -25,6 +27,7 @@ class Native:
     def __init__(self, folder: Path):
         self.bundle: Bundle = open_bundle(folder)
         self.backend: NativeBackend = open_backend(self.bundle)
+        self.held = Held()
 
     def run(
         self,
@@ -38,11 +41,12 @@ class Native:
         eos_ids: tuple[int, ...] | None = None,
         programs: Programs = ANY,
         schedule: Schedule | None = None,
+        sampling: Sampling = PLAIN,
     ) -> dict[str, Any]:
         """The --json object of one request, less text."""
         plan = self.bundle.plan
-        request = Request(prompt_ids, max_tokens, k, eos_ids, steps, rounds)
-        effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule)
+        request = Request(prompt_ids, max_tokens, k, eos_ids, steps, rounds, sampling)
+        effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, self.held)
         return drive.run(effects, self.backend)
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from runs import KS, Native, check_books, random_prompt, vocab_for
-from specdec_compiler.build import build_bundle
-from specdec_compiler.tiny import make_tiny
 from specdec_runtime.decode.effects import Readback, Submit
 from specdec_runtime.decode.programs import Programs
 from specdec_runtime.schedule.confidence import Confidence
@@ -159,19 +157,6 @@ def test_policies_of_a_self_test(tiny_bundle, policy) -> None:
         result = native.run(prompt, MAX_TOKENS, drafter, k, steps=steps, rounds=2, programs=policies)
         assert result["token_ids"] == plain, (drafter, k, steps)
         check_books(result, k)
-
-
-@pytest.fixture(scope="module")
-def self_drafting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle whose draft is the champion itself: all of its layers, on the same kernels."""
-    folder = tmp_path_factory.mktemp("self")
-    make_tiny(folder, 7, 384)
-    recipe = (folder / "recipe.toml").read_text()
-    before, _, after = recipe.partition("[draft]")
-    rest = after.split("\n[", 1)[1] if "\n[" in after else ""
-    (folder / "recipe.toml").write_text(f"{before}[draft]\nfrom_layers = 2\n\n[{rest}" if rest else recipe)
-    build_bundle(folder / "recipe.toml", folder / "bundle", lambda *_: None)
-    return folder / "bundle"
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 4])

@@ -1,4 +1,4 @@
-"""Kernels made wrong on purpose: their float order depends on the number of rows. The invariance check must report them.
+"""Kernels made wrong on purpose: their float order, or their noise, depends on the number of rows. The invariance check must report them.
 
 Each is the real kernel built with one constant or loop changed when it has more than one row.
 """
@@ -14,6 +14,7 @@ from specdec_compiler.kernels import attention as attention_file
 from specdec_compiler.kernels import attention_gpu as attention_gpu_file
 from specdec_compiler.kernels import linear as linear_file
 from specdec_compiler.kernels import linear_gpu as linear_gpu_file
+from specdec_compiler.kernels import sample as sample_file
 from specdec_compiler.kernels.base import Form
 
 from .cases import EPS
@@ -63,6 +64,8 @@ _CHANGES = {
     "qkv_rope": (None, (linear_gpu_file, "LANES", 16)),
     "attention": ((attention_file, "SPLIT", 128), None),
     "attention_split": (None, (attention_gpu_file, "PEAK_LANES", 8)),
+    "sample": ((sample_file, "NOISE", 1), None),
+    "sample_split": (None, (sample_file, "NOISE", 1)),
 }
 MUTANTS = {f"mutant_{op}": _mutant(op, *changes) for op, changes in _CHANGES.items()}
 _NORMED = {"k": K, "fmt": "q4", "eps": EPS}
@@ -72,6 +75,7 @@ MUTANT_SPECS = [
     Spec("mutant_linear_add_quantize", {"n": 64, "k": K, "fmt": "q4"}, widths=(1, 2)),
     Spec("mutant_gate_up_quantize", {"n": 64, **_NORMED}, widths=(1, 2)),
     Spec("mutant_qkv_rope", {"n": 384, **_NORMED, **_HEADS}, 256, widths=(1, 2)),
+    Spec("mutant_choose_sampled", {"n": 301, "padded": 320, "tokens": 600, "bias": 320}, 40, widths=(1, 2)),
     Spec("mutant_attend", _HEADS | {"k": 256}, 256, widths=(1, 2)),
 ]
 
