@@ -8,6 +8,8 @@ GROUP = 32
 MAX_ROWS = 8  # of the widest verify pass
 OUT_ROWS = 32  # rows of a model's ids and flags: those of all passes of a submit
 SAMPLING_INTS, SAMPLING_FLOATS = 64, 16  # elements of the plan's tensors sampling.ints and sampling.floats
+BANNED = (32, 8)  # shape of sampling.banned
+TOP_FIELDS = 12  # of a row of target.top
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class RuntimeConfig:
 
 @dataclass(frozen=True)
 class ProgramShape:
-    """One program: its rows, whether it ends in logits and ids or only fills the KV, how an id is chosen ("argmax" | "sample" | "draw",
-    of a draft alone), and whether it says how sure each row is."""
+    """One program: its rows, whether it ends in logits and ids or only fills the KV, how an id is chosen ("argmax" | "sample" |
+    "filter", of the target alone, | "draw", of a draft alone), and whether it says how sure each row is."""
 
     width: int
     head: bool

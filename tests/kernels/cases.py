@@ -14,6 +14,7 @@ from specdec_compiler.kernels import Params
 from specdec_compiler.kernels.base import MAX_ROWS, OUT_ROWS
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, readable
 
+from .filter_cases import HARD, SETTINGS, settings
 from .forms import Arrays, kinds
 from .inputs import NAMED_OF, make_inputs
 from .jobs import Work
@@ -476,6 +477,91 @@ def _sampled_rows() -> list[Case]:
     return rows
 
 
+def _filter_rows() -> list[Case]:
+    """Every setting over a small vocabulary; several of them over large ones, hard logits, and rows that are not finite."""
+    rows = []
+
+    def add(name: str, params: dict[str, int | str], start: int, valid: int | None, edit: Edit) -> None:
+        rows.append(Case(f"filtered {name}", "filtered", params, start, valid, edit))
+        rows.append(Case(f"filter and choose {name}", "choose_filtered", params, start, valid, edit))
+
+    small = {"m": 8, "n": 301, "padded": 320, "tokens": 600}
+    for name, edit in SETTINGS.items():
+        add(f"301 {name}", small, 9, 5, edit)
+    for name in ("everything", "banned", "all penalties, prompt only"):
+        add(f"301 at the start, {name}", small, 0, 2, SETTINGS[name])
+    shapes: list[tuple[dict[str, int | str], int, int]] = [
+        ({"m": 8, "n": 5001, "padded": 5024, "tokens": 600}, 300, 8),
+        ({"m": 2, "n": 49152, "padded": 49152, "tokens": 600}, 500, 2),
+        ({"m": 1, "n": 262144, "padded": 262144, "tokens": 600}, 77, 1),
+    ]
+    large = (
+        "repetition",
+        "banned",
+        "stops too early",
+        "top 40",
+        "top 290",
+        "top of more than all",
+        "mass .9",
+    )
+    large = (*large, "mass .97", "mask of few, mass .9", "top 100, mass .8", "everything")
+    for params, start, valid in shapes:
+        for name in large:
+            add(f"{params['n']} {name}", params, start, valid, SETTINGS[name])
+    hard = {
+        "top 5": settings(top_k=5, temperature=1),
+        "top 700": settings(top_k=700, temperature=1),
+        "mass .5": settings(top_p=0.5, temperature=1),
+        "top 700, mass .7": settings(top_k=700, top_p=0.7, temperature=1),
+        "least .3": settings(min_p=0.3, temperature=1),
+    }
+    for name, edit in hard.items():
+        both_of = both(rows_of("logits", **HARD), edit)
+        add(f"301 hard, {name}", small, 9, None, both_of)
+        add(f"5001 hard, {name}", shapes[0][0], 9, None, both_of)
+    for name in ("nothing", "top 40", "mass .9", "mask of few, mass .9"):
+        add(
+            f"not finite, {name}",
+            small,
+            9,
+            None,
+            both(rows_of("logits", **NOT_FINITE_LOGITS), SETTINGS[name]),
+        )
+    rows.append(
+        Case(
+            "filter and choose fed back",
+            "choose_filtered",
+            small,
+            9,
+            3,
+            both(SETTINGS["everything"], feedback),
+        )
+    )
+    return rows
+
+
+def _logprob_rows() -> list[Case]:
+    rows = []
+    for n, padded, m, valid, first in ((301, 320, 8, 5, 3), (5001, 5024, 1, 1, 31), (49152, 49152, 2, 2, 0)):
+        params: dict[str, int | str] = {"m": m, "n": n, "padded": padded}
+        end = f"{n} rows {valid} of {m}"
+        rows.append(Case(f"logprobs {end}", "logprobs", params, 5, valid, first_row(first)))
+    small: dict[str, int | str] = {"m": 8, "n": 301, "padded": 320}
+    ties = {name: edit for name, edit in TIES.items() if name != "far_apart"}
+    rows.append(Case("logprobs ties", "logprobs", small, 0, 7, rows_of("logits", **ties)))
+    rows.append(Case("logprobs after feedback", "logprobs", small, 0, 1, both(first_row(4), feedback)))
+    few: dict[str, int | str] = {"m": 1, "n": 4, "padded": 32}
+    rows.append(Case("logprobs of four ids", "logprobs", few, 0, 1))
+    return rows
+
+
+def first_row(row: int) -> Edit:
+    def edit(a: Arrays, p: Params, levels: int) -> None:
+        a["args"][3] = row
+
+    return edit
+
+
 def _accept_rows() -> list[Case]:
     """Every number of rows and of drafts that stand; rows that are no token, where they matter and where they do not."""
     params: dict[str, int | str] = {"n": 301, "tokens": 600}
@@ -642,6 +728,8 @@ CASES = [
     *_cache_rows(),
     *_logit_rows(),
     *_sampled_rows(),
+    *_filter_rows(),
+    *_logprob_rows(),
     *_accept_rows(),
     *_judge_rows(),
     *_draw_rows(),

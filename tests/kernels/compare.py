@@ -35,6 +35,8 @@ TOLERANCE = {
     "choose_measured_named": 2e-5,
     "draw": 4e-7,  # of q: a sum and a product
     "draw_named": 4e-7,
+    "filtered": 2e-6,  # a quotient, two products and three sums
+    "logprobs": 2e-5,  # as of score
     "score": 2e-5,  # WGSL's exp and log: some units in the last place of a sum over the vocabulary
 }
 PAGES_F16 = (
@@ -116,6 +118,19 @@ def _ids(expected: np.ndarray, got: np.ndarray, vocab: int) -> list[str]:
     return [] if exact and flagged else [f"out: {got.tolist()}, not {expected.tolist()}"]
 
 
+def _kept(expected: np.ndarray, got: np.ndarray, share: float) -> list[str]:
+    """Dropped ids are -3e38, others near; a row of NaN must have something that is not finite."""
+    got = got[: expected.size].reshape(expected.shape)
+    bad = np.isnan(expected).any(axis=1)
+    if np.isfinite(got[bad]).all(axis=1).any():
+        return ["kept: a row is finite that must not be"]
+    seen = np.where(got[~bad] == np.float32(-3e38), -np.inf, got[~bad])
+    differing = int((np.isfinite(seen) != np.isfinite(expected[~bad])).sum())
+    if differing:
+        return [f"kept: {differing} ids stay or fall wrongly"]
+    return [] if _near(expected[~bad], seen, share) else ["kept: wrong value"]
+
+
 def problems(
     op: str, p: Params, levels: int, expected: Mapping[str, np.ndarray], got: Mapping[str, np.ndarray]
 ) -> list[str]:
@@ -126,6 +141,8 @@ def problems(
     wrong = _quantized(expected, got, levels) if "xq" in expected else []
     if op in CHOOSING:
         wrong += _ids(expected["out"], got["out"], int(p["n"]) * (NAMED_OF if "named" in op else 1))
+    if "kept" in expected:
+        return _kept(expected["kept"], got["kept"], TOLERANCE[op])
     for name, value in expected.items():
         if name in ("xq", "xs") or (op in CHOOSING and name == "out") or name not in got:
             continue

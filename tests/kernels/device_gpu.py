@@ -39,6 +39,7 @@ class _Lavapipe:
         self.kernels = kernels
         self.pipelines = {name: self._pipeline(kernel) for name, kernel in kernels.items()}
         self.uploaded: dict[bytes, object] = {}
+        self.arguments: dict[str, tuple[str, ...]] = {}
 
     def _pipeline(self, kernel: Wgsl):
         module = self.device.create_shader_module(code=kernel.text)
@@ -46,7 +47,7 @@ class _Lavapipe:
         return self.device.create_compute_pipeline(layout="auto", compute=compute)
 
     def run(self, batch: Batch) -> list[Arrays]:
-        jobs = batch.jobs
+        jobs, self.arguments = batch.jobs, batch.arguments
         groups = [jobs[i : i + SUBMIT_JOBS] for i in range(0, len(jobs), SUBMIT_JOBS)]
         return batch.outputs(b"".join(self._submit(group) for group in groups))
 
@@ -57,8 +58,9 @@ class _Lavapipe:
         encoder, at = self.device.create_command_encoder(), 0
         for job in jobs:
             buffers = {name: self._buffer(array, name in job.reads) for name, array in job.buffers.items()}
-            for name, _ in job.steps:
-                self._dispatch(encoder, name, buffers)
+            for name, slots in job.steps:
+                named = zip(self.arguments[name], slots, strict=True)
+                self._dispatch(encoder, name, {arg: buffers[slot] for arg, slot in named})
             for name in job.reads:
                 encoder.copy_buffer_to_buffer(buffers[name], 0, staging, at, job.buffers[name].nbytes)
                 at += job.buffers[name].nbytes

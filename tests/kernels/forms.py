@@ -3,6 +3,7 @@
 attend         the attention of a layer and the quantizing of its result, which the GPU fuses with the merge of its splits
 choose         what follows the logits: argmax, then advance; choose_measured also says how sure each row is
 choose_sampled the noisy argmax, then advance
+filtered       every processor of the logits; choose_filtered then picks an id, and advances
 choose_named, choose_measured_named, choose_sampled_named  the same where the logits are of some ids only
 draw, draw_named  a draft's z, kept, and the draw from it
 judge          the accept rules of `reject` and `block`: z, its sums, the verdict
@@ -43,6 +44,10 @@ KERNELS = {
     **{("draw", kind): ("keep_q", "draw_q") for kind in ("cpu", "gpu")},
     **{("draw_named", kind): ("keep_q_named", "draw_q") for kind in ("cpu", "gpu")},
     **{("judge", kind): tuple(f"judge_{step}" for step in JUDGING) for kind in ("cpu", "gpu")},
+    ("filtered", "cpu"): ("process", "truncate"),
+    ("filtered", "gpu"): ("process", "truncate"),
+    ("choose_filtered", "cpu"): ("process", "truncate", "pick", "advance"),
+    ("choose_filtered", "gpu"): ("process", "truncate", "pick_split", "argmax_merge"),
     ("normed_linear", "gpu"): ("linear",),
     ("embed_rows", "gpu"): ("embed",),
     ("linear_rows", "gpu"): ("linear",),
@@ -55,9 +60,15 @@ WORDS = {  # what a chunk of logits leaves on the GPU
     "choose_measured_named": MEASURED,
     "choose_sampled": PARTIAL,
     "choose_sampled_named": PARTIAL,
+    "choose_filtered": PARTIAL,
 }
 CHOOSING = tuple(WORDS)
-_RENAMED = {("attend", "quantize", "x"): "out"}  # the second kernel's name of what the first wrote
+_RENAMED = {  # a kernel's name of what one before it wrote
+    ("attend", "quantize", "x"): "out",
+    ("choose_filtered", "pick", "logits"): "kept",
+    ("choose_filtered", "pick_split", "logits"): "kept",
+}
+FILTERED = {"filtered": ("z",), "choose_filtered": ("z", "kept")}  # and what they leave in scratch memory
 
 
 @dataclass(frozen=True)
@@ -104,6 +115,8 @@ def arguments(op: str, kind: str) -> dict[str, str]:
         del access["out" if kind == "cpu" else "partial"]
     if real(op) in WORDS and kind == "gpu":
         del access["partial"]
+    for name in FILTERED.get(real(op), ()):
+        del access[name]
     return access
 
 
@@ -115,6 +128,7 @@ def scratch(op: str, kind: str, p: Params) -> Arrays:
         if kind == "cpu":
             return {"out": np.full(heads * d, np.nan, np.float32)}
         return {"partial": np.full(heads * num_splits(int(p["ctx"])) * (d + 2), np.nan, np.float32)}
+    found = {name: np.full(m * int(p["padded"]), np.nan, np.float32) for name in FILTERED.get(real(op), ())}
     if real(op) in WORDS and kind == "gpu":
-        return {"partial": np.full(m * num_chunks(int(p["n"])) * WORDS[real(op)], -1, np.int32)}
-    return {}
+        found["partial"] = np.full(m * num_chunks(int(p["n"])) * WORDS[real(op)], -1, np.int32)
+    return found

@@ -17,7 +17,15 @@ from specdec_compiler.kernels.quantize import GROUP_WORDS
 from specdec_compiler.kernels.rope import kv_elements
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, pack_pages, page_index
 from specdec_compiler.quantize import QuantWeight
-from specdec_runtime.plan.schema import SAMPLING_FLOATS, SAMPLING_INTS, VERDICT_FIELDS, VERDICT_ROWS
+from specdec_runtime.plan.schema import (
+    BANNED_FIELDS,
+    MAX_BANNED,
+    SAMPLING_FLOATS,
+    SAMPLING_INTS,
+    TOP_FIELDS,
+    VERDICT_FIELDS,
+    VERDICT_ROWS,
+)
 
 from .forms import Arrays
 
@@ -183,6 +191,38 @@ def _sampling(rng, size: int) -> Arrays:
     return {"ints": ints, "floats": numbers, "bias": np.full(size, np.nan, np.float32)}
 
 
+def _filtered(p, rng, levels, start, rows):
+    """Noise at a temperature of 0.7, nothing else; what no flag names must not be read. Many ids come more than once before `start`."""
+    n, padded = int(p["n"]), int(p["padded"])
+    tokens = rng.integers(0, n, int(p["tokens"])).astype(np.int32)
+    tokens[::3] = rng.integers(0, min(n, 20), len(tokens[::3]))
+    tokens[start + rows :] = 1 << 30
+    ints, numbers = blank(SAMPLING_INTS, np.int32), blank(SAMPLING_FLOATS)
+    ints[:2], ints[2], ints[4], ints[6] = rng.integers(-(2**31), 2**31, 2), 0, 0, 1
+    numbers[:3] = 1 / 0.7, 1, 0
+    return {
+        "tokens": tokens,
+        "logits": _logits(p, rng),
+        "ints": ints,
+        "floats": numbers,
+        "bias": np.full(padded, np.nan, np.float32),
+        "mask": np.zeros(OUT_ROWS * -(-padded // 32), np.uint32),
+        "banned": blank(MAX_BANNED * BANNED_FIELDS, np.int32),
+        "kept": blank(int(p["m"]) * padded),
+    }
+
+
+def _choose_filtered(p, rng, levels, start, rows):
+    arrays = _filtered(p, rng, levels, start, rows)
+    del arrays["kept"]
+    return {**arrays, "out": blank(OUT_ROWS * 2, np.int32), "done": blank(1, np.int32)}
+
+
+def _logprobs(p, rng, levels, start, rows):
+    out = rng.integers(-1, int(p["n"]) + 1, OUT_ROWS * 2).astype(np.int32)
+    return {"logits": _logits(p, rng), "out": out, "top": blank(OUT_ROWS * TOP_FIELDS)}
+
+
 def _named(maker):
     """The same where the logits are of some ids only."""
 
@@ -276,6 +316,9 @@ _MAKERS = {
     "choose_measured_named": _named(_choose_measured),
     "choose_sampled": _choose_sampled,
     "choose_sampled_named": _named(_choose_sampled),
+    "filtered": _filtered,
+    "choose_filtered": _choose_filtered,
+    "logprobs": _logprobs,
     "score": _score,
     "accept": _accept,
     "follow": _follow,

@@ -11,8 +11,9 @@ import numpy as np
 from specdec_compiler.kernels.base import MAX_ROWS, OUT_ROWS
 from specdec_compiler.kernels.twins import page_index, readable
 
-from .cases import EPS
-from .forms import CHOOSING, Arrays, arguments, kinds, real
+from .cases import EPS, Edit
+from .filter_cases import EVERYTHING, SETTINGS, settings
+from .forms import CHOOSING, FILTERED, Arrays, arguments, kinds, real
 from .inputs import blank, make_inputs
 from .jobs import Work
 
@@ -44,13 +45,18 @@ ROW_INPUTS = {
     "concat2": ("x0", "x1"),
     "concat3": ("x0", "x1", "x2"),
     **dict.fromkeys(CHOOSING, ("logits",)),
+    "choose_filtered": ("logits", "mask"),
+    "filtered": ("logits", "mask"),
+    "logprobs": ("logits", "out"),
     "score": ("logits", "score_ids"),
 }
 EMBED = ("embed", "embed_rows")
 SAMPLED = ("choose_sampled", "choose_sampled_named")
-POSITIONAL = (*EMBED, "rope_append", "qkv_rope", "attention", "attend", *SAMPLED)
+POSITIONAL = (*EMBED, "rope_append", "qkv_rope", "attention", "attend", *SAMPLED, *FILTERED)
 FIXED_ROWS = {  # as many rows at every width
     **{(op, name): OUT_ROWS for op in CHOOSING for name in ("out", "stats")},
+    **{(op, "mask"): OUT_ROWS for op in FILTERED},
+    **{("logprobs", name): OUT_ROWS for name in ("out", "top")},
     ("score", "score"): MAX_ROWS,
     ("score", "score_ids"): MAX_ROWS,
 }
@@ -66,6 +72,8 @@ class Spec:
     params: dict[str, int | str]
     position: int = 0
     widths: tuple[int, ...] = WIDTHS
+    label: str = ""
+    edit: Edit | None = None  # of the probe's arguments
 
     @property
     def like(self) -> str:
@@ -74,7 +82,7 @@ class Spec:
     @property
     def name(self) -> str:
         shape = " ".join(f"{key}={value}" for key, value in self.params.items() if key not in ("ctx", "eps"))
-        return f"{self.op} {shape}" + (f" at {self.position}" if self.like in POSITIONAL else "")
+        return f"{self.op} {shape}" + (f" at {self.position}" if self.like in POSITIONAL else "") + self.label
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,8 @@ def works(spec: Spec, levels: int) -> list[Work]:
     rng = np.random.default_rng([*spec.name.encode()])
     start = spec.position if spec.like in POSITIONAL else 0
     probe = make_inputs(spec.like, spec.params | {"m": 1}, levels, rng, start, max(WIDTHS))
+    if spec.edit:
+        spec.edit(probe, spec.params | {"m": 1}, levels)
     kind = "cpu" if levels > 127 else "gpu"
     return [_work(spec, run, probe, rng, kind) for run in runs(spec)]
 
@@ -184,6 +194,12 @@ def specs(kind: str) -> list[Spec]:
     return [spec for spec in SPECS if kind in kinds(spec.op)]
 
 
+FILTER_SHAPE: dict[str, int | str] = {"n": 2101, "padded": 2112, "tokens": 600}
+FILTER_EDITS: dict[str, Edit] = {
+    "penalties": settings(prompt_len=20, frequency=0.5, repetition=1.2, noise=False),
+    "mass": SETTINGS["mass .97"],
+    "the whole row": settings(top_k=1800, top_p=0.9, temperature=5, prompt_len=20, frequency=0.5),
+}
 SMALL, GROUPED = heads(2, 1, 16, 16), heads(3, 1, 64, 64)
 SPECS = [
     Spec("embed", {"n": 301, "k": 64, "fmt": "q4", "tokens": 600}, 40),
@@ -227,5 +243,11 @@ SPECS = [
         Spec(op, {"n": 5001, "padded": 5024, "tokens": 600, "bias": 15072}, 40, VERIFY_WIDTHS)
         for op in SAMPLED
     ),
+    *(
+        Spec("filtered", FILTER_SHAPE, 40, VERIFY_WIDTHS, f" {label}", edit)
+        for label, edit in FILTER_EDITS.items()
+    ),
+    Spec("choose_filtered", FILTER_SHAPE, 41, VERIFY_WIDTHS, " everything", EVERYTHING),
+    Spec("logprobs", {"n": 5001, "padded": 5024}, widths=VERIFY_WIDTHS),
     Spec("score", {"n": 301, "padded": 320}, widths=VERIFY_WIDTHS),
 ]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from specdec_compiler.kernels import Params, kernel_name
+from specdec_compiler.kernels import OPS, Params, kernel_name
 
 from .forms import Arrays, arguments, scratch, steps
 
@@ -52,7 +52,7 @@ class Batch:
         for step in steps(work.op, self.kind):
             name = kernel_name(step.op, work.params)
             self.instances[name] = (step.op, work.params)
-            self.arguments[name] = step.slots
+            self.arguments[name] = tuple(arg for arg, _ in OPS[step.op].form(self.kind).args)
             listed.append((name, step.slots))
         extra = scratch(work.op, self.kind, work.params)
         written = [name for name, access in arguments(work.op, self.kind).items() if access != "read"]

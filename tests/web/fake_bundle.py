@@ -178,13 +178,14 @@ def _programs(builder: _TargetBuilder, models: tuple[Model, ...]) -> tuple[Progr
                 measured = ("step", "measure", "feedback")
                 programs.append(builder.program("draft", "measure", width, measured, f"_{width}"))
                 continue
-            for kind in ("verify", "sample"):
+            for kind in ("verify", "sample", "filter"):
                 programs.append(builder.program("target", kind, width, ("verify", "feedback"), f"_{width}"))
-            programs.append(builder.program("target", "score", width, ("score",), f"_{width}"))
+            for kind in ("score", "logprobs"):  # nobody reads the fake model's log-probabilities
+                programs.append(builder.program("target", kind, width, ("score",), f"_{width}"))
         if model.role == "draft":
             for width in model.widths:  # nothing is drawn and judged in the fake model: these are never run
                 programs.append(builder.program("draft", "draw", width, ("step", "feedback"), f"_{width}"))
-            for kind in ("accept", "judge", "follow"):
+            for kind in ("accept", "judge", "judge_filter", "follow"):
                 programs.append(builder.program("draft", kind, 8, ("accept",)))
     return tuple(programs)
 

@@ -19,6 +19,8 @@ const BANNED_FIELDS = 8;
 const TOP_FIELDS = 12;
 const VERDICT_ROWS = 4;
 const VERDICT_FIELDS = 4;
+const TARGET_PASSES = ["verify", "sample", "filter", "score", "logprobs"];
+const DRAFT_PASSES = ["step", "sample", "measure"];
 const OFFSET_ALIGNMENT = 256;
 const MAX_PAGE = 256;
 /** @type {Record<string, number>} */
@@ -193,12 +195,12 @@ class Checker {
     const needed = new Map();
     for (const model of this.models) {
       needed.set(`${model.role}.prefill`, model.prefill_width);
-      for (const kind of model.role === "target" ? ["verify", "sample", "score"] : ["step", "sample", "measure"]) {
+      for (const kind of model.role === "target" ? TARGET_PASSES : DRAFT_PASSES) {
         for (const width of model.widths) needed.set(`${model.role}.${kind}_${width}`, width);
       }
       if (model.role !== "draft") continue;
       for (const width of model.widths) needed.set(`draft.draw_${width}`, width);
-      for (const name of ["accept", "judge", "follow"]) needed.set(`draft.${name}`, MAX_ROWS);
+      for (const name of ["accept", "judge", "judge_filter", "follow"]) needed.set(`draft.${name}`, MAX_ROWS);
     }
     return needed;
   }

@@ -22,6 +22,7 @@ from specdec_models import (
     build_accept,
     build_follow,
     build_judge,
+    build_logprobs,
     build_program,
     build_score,
 )
@@ -79,8 +80,8 @@ class ProgramSpec:
 
 
 def part_programs(part: Part) -> list[ProgramSpec]:
-    """THE list of programs of a model: prefill, a pass with a head for each width, the same with a sampled id; the target's scores;
-    the draft's measured steps and what lies between two rounds."""
+    """THE list of programs of a model: prefill, a pass with a head for each width, the same with a sampled id; the target's with all
+    processors, its scores and log-probabilities; the draft's measured steps and what lies between two rounds."""
     role, config = part.role, part.config
     results = (f"{role}.logits", f"{role}.out", f"{role}.done")
     kind = "verify" if role == "target" else "step"
@@ -94,8 +95,15 @@ def part_programs(part: Part) -> list[ProgramSpec]:
         programs.append(ProgramSpec(f"{role}.sample_{width}", width, make, results))
     if role == "target":
         for width in WIDTHS[role]:
+            make = partial(build_program, config, ProgramShape(width, True, choice="filter"))
+            filtered = ("target.logits", "target.z", "target.out", "target.done")
+            programs.append(ProgramSpec(f"target.filter_{width}", width, make, filtered))
+        for width in WIDTHS[role]:
             make = partial(build_score, config, width)
             programs.append(ProgramSpec(f"target.score_{width}", width, make, ("target.score",)))
+        for width in WIDTHS[role]:
+            make = partial(build_logprobs, config, width)
+            programs.append(ProgramSpec(f"target.logprobs_{width}", width, make, ("target.top",)))
     else:
         measured = ("draft.logits", "draft.out", "draft.stats", "draft.done")
         for width in WIDTHS[role]:
@@ -108,6 +116,8 @@ def part_programs(part: Part) -> list[ProgramSpec]:
             programs.append(ProgramSpec(f"draft.draw_{width}", width, make, drawn))
         judged = ("target.z", "target.verdict")
         programs.append(ProgramSpec("draft.judge", MAX_ROWS, partial(build_judge, config), judged))
+        make = partial(build_judge, config, filtered=True)
+        programs.append(ProgramSpec("draft.judge_filter", MAX_ROWS, make, judged[1:]))
         programs.append(ProgramSpec("draft.follow", MAX_ROWS, partial(build_follow, config), ("draft.done",)))
     return programs
 

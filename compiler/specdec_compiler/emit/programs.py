@@ -74,7 +74,7 @@ def plan_name(parameter: str, target: str, role: str, owner: Owner) -> str:
     if pages:
         kind = pages[2] if target == "cpu" else "kv"  # one buffer on the GPU: passes/target_ops.py
         return f"{role}.{kind}.{pages[1]}"
-    if parameter in ("args", "logits", "score_ids"):
+    if parameter in ("args", "logits", "score_ids", "out"):
         return f"{role}.{parameter}"
     weight = weight_name(parameter)
     return f"{owner(weight)}.{weight}"

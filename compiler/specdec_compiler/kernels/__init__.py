@@ -7,9 +7,12 @@ from .base import Op, Params, kernel_name
 from .draw import DRAW_Q, KEEP_Q, KEEP_Q_NAMED
 from .embed import CONCAT2, CONCAT3, EMBED
 from .judge import JUDGE_MASS, JUDGE_STATS, JUDGE_VERDICT, JUDGE_WEIGH
+from .filter_ops import PROCESS, TRUNCATE
 from .linear import LINEAR, LINEAR_ADD
 from .linear_gpu import GATE_UP_QUANTIZE, LINEAR_ADD_QUANTIZE, QKV_ROPE
+from .logprobs import LOGPROBS
 from .measure import MEASURE, MEASURE_MERGE, MEASURE_SPLIT, MEASURE_SPLIT_NAMED
+from .pick import PICK, PICK_SPLIT
 from .quantize import NORM_QUANTIZE, QUANTIZE, SCALE_QUANTIZE, SILU_MUL_QUANTIZE
 from .rope import ROPE_APPEND
 from .sample import SAMPLE, SAMPLE_NAMED, SAMPLE_SPLIT, SAMPLE_SPLIT_NAMED
@@ -43,12 +46,17 @@ OPS: dict[str, Op] = {
         SAMPLE_NAMED,
         SAMPLE_SPLIT,
         SAMPLE_SPLIT_NAMED,
+        PROCESS,
+        TRUNCATE,
+        PICK,
+        PICK_SPLIT,
         ADVANCE,
         MEASURE,
         MEASURE_SPLIT,
         MEASURE_SPLIT_NAMED,
         MEASURE_MERGE,
         SCORE,
+        LOGPROBS,
         ACCEPT,
         FOLLOW,
         KEEP_Q,

@@ -167,6 +167,30 @@ def tree_of(buffer, tx, size: int, merge: Callable) -> None:
     tree(tx, size, lambda step: store(buffer, tx, merge(buffer[tx], buffer[tx + step])))
 
 
+def _atomic(function: str, buffer, index, *values):
+    return T.call_extern("int32", function, T.address_of(buffer[index]), *values)
+
+
+def atomic_store(buffer, index, value) -> None:
+    """GPU: an int32 in workgroup memory. A buffer that is used by one of these four is used by nothing else (passes/lower.py)."""
+    T.evaluate(_atomic("atomicStore", buffer, index, value))
+
+
+def atomic_add(buffer, index, value) -> None:
+    """Add to it; in any order, integers give the same sum."""
+    T.evaluate(_atomic("atomicAdd", buffer, index, value))
+
+
+def atomic_or(buffer, index, value) -> None:
+    """Set bits of it."""
+    T.evaluate(_atomic("atomicOr", buffer, index, value))
+
+
+def atomic_load(buffer, index):
+    """Its value."""
+    return _atomic("atomicLoad", buffer, index)
+
+
 def add(a, b):
     """a + b, as a merge of tree_of."""
     return a + b

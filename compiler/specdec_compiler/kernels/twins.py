@@ -6,8 +6,9 @@ state (pages, tokens, args, out, score) comes whole, with the places that must s
 come unrounded, as the quotients x / scale, so that a check sees how near a tie was. `levels` is 32767 where activation codes are int16
 (CPU) and 127 where they are int8, four to a word (GPU). What is not the same kernels
 on both devices has one twin: attend (attention, then quantize; in two kernels on the GPU), choose (argmax, then advance),
-choose_measured (argmax, statistics of the row, advance) and choose_sampled (the noisy argmax, advance). The GPU's
-layouts of activations and pages (one buffer each) are taken apart by `readable`, so that twins know one layout.
+choose_measured (argmax, statistics of the row, advance), choose_sampled (the noisy argmax, advance), filtered (every processor) and
+choose_filtered (filtered, the noisy argmax, advance). The GPU's layouts of activations and pages (one buffer each) are taken apart by
+`readable`, so that twins know one layout.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from specdec_runtime.decode.rng import NOISE
 
 from .base import GROUP, MAX_ROWS, OUT_ROWS, Params, weight_rows
 from .judge_twins import draw, follow, judge
+from .filter_twin import filtered, logprobs, picked
 from .noise_twin import gumbel
 from .quantize import GROUP_WORDS
 
@@ -348,6 +350,12 @@ def choose_sampled(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     return {"out": out} | advance(p, {**a, "out": out}, levels)
 
 
+def choose_filtered(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    """All processors, the noisy argmax, advance."""
+    out = picked(p, a, levels)
+    return {"out": out} | advance(p, {**a, "out": out}, levels)
+
+
 def choose_measured(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     """Where a row is not all finite its statistics are any numbers: NaN here."""
     stats, first = a["stats"].astype(np.float64).reshape(OUT_ROWS, 2), int(a["args"][3])
@@ -417,6 +425,9 @@ TWINS: dict[str, Twin] = {
     "choose_measured_named": choose_measured,
     "choose_sampled": choose_sampled,
     "choose_sampled_named": choose_sampled,
+    "filtered": filtered,
+    "choose_filtered": choose_filtered,
+    "logprobs": logprobs,
     "score": score,
     "accept": accept,
     "follow": follow,

@@ -107,6 +107,16 @@ def _grid(function: tirx.PrimFunc) -> tuple[int, int, int]:
     return tuple(int(extents.get(f"blockIdx.{axis}", 1)) for axis in "xyz")  # type: ignore[return-value]
 
 
+_POINTER = re.compile(r"\(\(i32\*\)(\w+)\)(?=\[)")
+
+
+def _with_atomics(text: str) -> str:
+    """TVM has no atomics: `atomicAdd((&(((i32*)v)[i])), 1)` becomes WGSL by a type of v that admits it, and no cast (kernels/ir.py)."""
+    for name in set(_POINTER.findall(text)):
+        text = re.sub(rf"(var<workgroup> {name} : array<)i32,", r"\1atomic<i32>,", text)
+    return _POINTER.sub(r"\1", text)
+
+
 def _finish_wgsl(text: str, grid: tuple[int, int, int]) -> Wgsl:
     """Drop TVM's uniform with the launch bound: our grids are exact, so a block index never passes it.
 
@@ -117,7 +127,7 @@ def _finish_wgsl(text: str, grid: tuple[int, int, int]) -> Wgsl:
     text = re.sub(
         r"  if \(blockIdx\.z \* gridDim\.x \+ blockIdx\.x > podArgs\.packGridDimX\) \{ return; \}\n", "", text
     )
-    text = re.sub(r"^//.*\n", "", text, flags=re.M).strip() + "\n"
+    text = _with_atomics(re.sub(r"^//.*\n", "", text, flags=re.M).strip() + "\n")
     bindings = re.findall(r"@binding\((\d+)\) var<storage, \w+> (\w+)_ptr\b", text)
     if [int(index) for index, _ in bindings] != list(range(len(bindings))) or "podArgs" in text:
         raise ContractError(

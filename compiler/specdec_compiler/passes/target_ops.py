@@ -35,7 +35,7 @@ def _producer(program: Straight, name: str) -> Call:
     return next(call for call in program.calls if name in call.outputs)
 
 
-CHOOSING = ("argmax", "argmax_named", "sample", "sample_named")
+CHOOSING = ("argmax", "argmax_named", "sample", "sample_named", "pick")
 
 
 def split_argmax(program: Straight) -> Straight:

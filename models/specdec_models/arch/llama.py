@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from ..config import MAX_ROWS, OUT_ROWS, SAMPLING_FLOATS, SAMPLING_INTS, ProgramShape, RuntimeConfig
+from ..config import BANNED, MAX_ROWS, OUT_ROWS, SAMPLING_FLOATS, SAMPLING_INTS, ProgramShape, RuntimeConfig
 from ..layers import Fused, Matrix, RMSNorm, add, op, quantize, rows
 
 
@@ -25,6 +25,15 @@ class Sampling(nn.Module):
         self.ints = nn.Parameter((SAMPLING_INTS,), "int32")
         self.floats = nn.Parameter((SAMPLING_FLOATS,), "float32")
         self.bias = nn.Parameter((c.padded_vocab,), "float32")
+
+
+class Filter(Sampling):
+    """What the filtered passes of the target read besides."""
+
+    def __init__(self, c: RuntimeConfig):
+        super().__init__(c)
+        self.mask = nn.Parameter((OUT_ROWS, -(-c.padded_vocab // 32)), "uint32")
+        self.banned = nn.Parameter(BANNED, "int32")
 
 
 class Pages(nn.Module):
@@ -91,12 +100,13 @@ class Llama(nn.Module):
             if c.head_ids:
                 self.vocabulary = nn.Parameter((c.head_ids,), "int32")
         if shape.choice != "argmax":
-            self.sampling = Sampling(c)
+            self.sampling = Filter(c) if shape.choice == "filter" else Sampling(c)
         if shape.choice == "draw":
             self.target_args = nn.Parameter((4,), "int32")
 
     def forward(self):
-        """Programs with a head return (logits, out, advanced), measured ones their statistics before the last. A prefill ends where
+        """Programs with a head return (logits, out, advanced), measured ones their statistics before the last, those with a filter what
+        it left before `out`. A prefill ends where
         the last layer's K and V are appended; its result, that layer's q, is unused."""
         c, state, m = self.c, self.state, self.shape.width
         table = [state.args, state.tokens, self.embed.w, self.embed.ws]
@@ -114,11 +124,12 @@ class Llama(nn.Module):
         over = {"m": m, "n": c.logits[0], "padded": c.logits[1]}
         if self.shape.choice == "draw":
             return logits, *self._draw(logits, over)
-        results = [self._choose(logits, over)]
+        kept = [self._filter(logits, over)] if self.shape.choice == "filter" else []
+        results = [self._choose(*kept or [logits], over)]
         if self.shape.measured:
             results.append(op("measure", [state.args, logits], [((OUT_ROWS, 2), "float32")], **over))
         done = op("advance", [state.args, state.tokens, results[0]], [((1,), "int32")], tokens=c.num_tokens)
-        return logits, *results, done
+        return logits, *kept, *results, done
 
     def _draw(self, logits: nn.Tensor, over: dict[str, int]) -> tuple[nn.Tensor, ...]:
         """The last row's z, kept in `draft.q`, and the id that is drawn from it: (q, out, advanced)."""
@@ -134,9 +145,21 @@ class Llama(nn.Module):
         )
         return q, out, done
 
+    def _filter(self, logits: nn.Tensor, over: dict[str, int]) -> nn.Tensor:
+        """The processed logits [M, padded]; the target only."""
+        state, sampling = self.state, self.sampling
+        assert isinstance(sampling, Filter) and not self.c.head_ids
+        shape, sizes = [((over["m"], over["padded"]), "float32")], over | {"tokens": self.c.num_tokens}
+        common = [sampling.ints, sampling.floats]
+        inputs = [state.args, state.tokens, logits, *common, sampling.bias, sampling.mask]
+        z = op("process", inputs, shape, **sizes)
+        return op("truncate", [state.args, state.tokens, *common, sampling.banned, z], shape, **sizes)
+
     def _choose(self, logits: nn.Tensor, over: dict[str, int]) -> nn.Tensor:
-        """The rows of `out`."""
+        """The rows of `out`; logits: what a filter left of them, where there is one."""
         c, choice, inputs = self.c, self.shape.choice, [self.state.args, logits]
+        if choice == "filter":
+            return op("pick", [*inputs, self.sampling.ints], [((OUT_ROWS, 2), "int32")], **over)
         if choice == "sample":
             inputs += [self.sampling.ints, self.sampling.floats, self.sampling.bias]
             over = over | {"bias": c.padded_vocab}

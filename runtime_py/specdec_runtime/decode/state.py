@@ -137,7 +137,7 @@ class Generation:
         if not proposal or not proposal.calls:
             return Submit("verify", writes, verify, [out])
         if self.judges(proposal):
-            verify = [self._program(num_rows, "verify"), "draft.judge"]  # its rows give probabilities, no ids
+            verify = self._judged_pass(num_rows)
             out = ("target.verdict", 0, VERDICT_FIELDS * rounds)
         calls = [*proposal.calls, *verify] + [*proposal.again, *verify] * (rounds - 1)
         reads = [*proposal.reads, out] + ([("target.args", 0, 1)] if rounds > 1 else [])
@@ -146,6 +146,12 @@ class Generation:
     def judges(self, proposal: Proposal | None) -> bool:
         """Is it judged by probabilities? What the device did not draw is compared with the target's own draw, in every mode."""
         return self.draft_kind == "draw" and proposal is not None and bool(proposal.calls)
+
+    def _judged_pass(self, num_rows: int) -> list[str]:
+        """Its rows give probabilities, no ids: where nothing is filtered no noise is wanted."""
+        if self._kind == "filter":
+            return [self._program(num_rows), "draft.judge_filter"]
+        return [self._program(num_rows, "verify"), "draft.judge"]
 
     def fell_back(self, did: bool) -> None:
         if did:

@@ -199,13 +199,14 @@ def _named(items, name):
 
 def program_widths(model: Model) -> dict[str, int]:
     """Names and widths of the programs the decode core calls for this model."""
-    passes = ("verify", "sample", "score") if model.role == "target" else ("step", "sample", "measure")
+    target = ("verify", "sample", "filter", "score", "logprobs")
+    passes = target if model.role == "target" else ("step", "sample", "measure")
     names = {f"{model.role}.prefill": model.prefill_width}
     names |= {f"{model.role}.{kind}_{width}": width for kind in passes for width in model.widths}
     if model.role == "target":
         return names
     names |= {"draft.accept": MAX_ROWS} | {f"draft.draw_{width}": width for width in model.widths}
-    return names | dict.fromkeys(("draft.judge", "draft.follow"), MAX_ROWS)
+    return names | dict.fromkeys(("draft.judge", "draft.judge_filter", "draft.follow"), MAX_ROWS)
 
 
 def host_tensors(models: tuple[Model, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:
