@@ -269,7 +269,7 @@ def _draw_named(p, rng, levels, start, rows):
 
 
 def _judge(p, rng, levels, start, rows):
-    """Rows of p and q that are alike; drafts that are likely in both; junk in rows past the valid ones and columns past the vocabulary."""
+    """Rows of p and q that are alike; drafts that are likely in both; junk in other rows and in columns past the vocabulary."""
     columns, vocab = int(p["columns"]), int(p["vocab"])
     logits = floats(rng, MAX_ROWS, columns).reshape(MAX_ROWS, -1) * 2
     q = logits + floats(rng, MAX_ROWS, columns).reshape(MAX_ROWS, -1)

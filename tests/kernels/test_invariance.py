@@ -6,8 +6,8 @@ import pytest
 from specdec_compiler.kernels import OPS
 
 from .conftest import DEVICES, LEVELS
-from .invariance import WIDTHS, Spec, mismatches, runs, specs, works
 from .forms import JUDGING
+from .invariance import WIDTHS, Spec, mismatches, runs, specs, works
 from .jobs import Batch
 from .mutants import mutant_specs
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import exp, inf, log
 
-from exactness_suite import VOCAB, Case, models, plan_of, prompt_of, run_case
+from exactness_suite import VOCAB, Case, models, prompt_of, run_case
 from sampled_models import sampled
 from simulate import Run
 from specdec_runtime.backends.scripted_sampling import logits_of

@@ -14,10 +14,9 @@ from plan_factory import load_made
 from simulate import generate, seeded
 from specdec_runtime.backends.scripted import Script, ScriptedBackend
 from specdec_runtime.backends.scripted_sampling import logits_of
-from specdec_runtime.decode.request import Request, check_request
 from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.decode.verify import Verdict, accept_judged, fell_back
-from specdec_runtime.faults import DeviceFault, RequestError
+from specdec_runtime.faults import DeviceFault
 
 CASES = suite()
 CASE = Case(5, "model", 3, 90, eos_ids=(), sampling=Sampling(0.9, "reject", seed=4))
@@ -157,11 +156,6 @@ def test_every_draft_that_was_drawn_is_judged(mode: str, schedule: str) -> None:
         rows = next(values[1] for name, _, values in batch.writes if name == "target.args")
         drawn = sum(call.startswith("draft.draw_") for call in batch.calls)
         assert drawn == (rows - 1) * batch.calls.count("draft.judge")
-
-
-def test_filters_are_refused() -> None:
-    with pytest.raises(RequestError):
-        check_request(plan_of(CASE), Request([1], 4, sampling=Sampling(1.0, "reject", top_k=3)))
 
 
 def test_a_verdict_past_the_drafts_is_a_fault() -> None:

@@ -9,10 +9,9 @@ from sampled_models import sampled
 from sampled_suite import suite
 from simulate import generate, plain_ids
 from specdec_runtime.backends.scripted import ScriptedBackend
-from specdec_runtime.decode.request import Request, check_request
 from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.decode.sampling_state import BAN, Bias, Held, bias_writes, ints_of
-from specdec_runtime.faults import DeviceFault, RequestError
+from specdec_runtime.faults import DeviceFault
 
 CASES = suite()
 CASE = Case(5, "model", 3, 90, sampling=Sampling(temperature=0.9, seed=4))

@@ -125,8 +125,8 @@ def counts(mode: str, bounds: Sequence[rules.Bound]) -> list[F]:
 
 
 def cycle_law(mode: str, target: Model, draft: Model, k: int, verified: Model | None = None) -> tuple[Law, F]:
-    """(the law of k + 1 tokens after one cycle, the mean number of accepted drafts). verified: the q that the rule is told, where a mutant
-    lies about it."""
+    """(the law of k + 1 tokens after one cycle, the mean number of accepted drafts). verified: the q that the rule is told,
+    where a mutant lies about it."""
     law: Law = defaultdict(F)
     mean = F(0)
     for drafted in product(range(VOCAB), repeat=k):

@@ -6,8 +6,8 @@ from .attention_gpu import ATTENTION_MERGE, ATTENTION_SPLIT
 from .base import Op, Params, kernel_name
 from .draw import DRAW_Q, KEEP_Q, KEEP_Q_NAMED
 from .embed import CONCAT2, CONCAT3, EMBED
-from .judge import JUDGE_MASS, JUDGE_STATS, JUDGE_VERDICT, JUDGE_WEIGH
 from .filter_ops import PROCESS, TRUNCATE
+from .judge import JUDGE_MASS, JUDGE_STATS, JUDGE_VERDICT, JUDGE_WEIGH
 from .linear import LINEAR, LINEAR_ADD
 from .linear_gpu import GATE_UP_QUANTIZE, LINEAR_ADD_QUANTIZE, QKV_ROPE
 from .logprobs import LOGPROBS

@@ -1,9 +1,10 @@
-"""The draws of `reject` and `block` from a row of z: the largest of log weight + noise. And the draft model's own draw, whose z stays.
+"""The draws of `reject` and `block` from a row of z: the largest of log weight + noise. The draft model's own draw, whose z stays.
 
-`keep_q` writes a draft step's processed logits, ((logit + bias) / T, in its row of `draft.q`, over all ids of the target: LOWEST where the
-draft's head has no logit or the bias bans the id; what is not finite stays so. `draw_q` draws the draft from exactly that row. A draw of a
-cycle has the noise of (position, its distance from the cycle's first undecided token): a later cycle that draws again at the position
-gets other noise (decode/rng.py, cycle_position). The cycle begins behind the target's args[0]. Knows no accept rule.
+`keep_q` writes a draft step's processed logits, (logit + bias) / T, in its row of `draft.q`, over all ids of the target: LOWEST
+where the draft's head has no logit or the bias bans the id; what is not finite stays so. `draw_q` draws the draft from exactly
+that row. A draw of a cycle has the noise of (position, its distance from the cycle's first undecided token): a later cycle that
+draws again at the position gets other noise (decode/rng.py, cycle_position). The cycle begins behind the target's args[0].
+Knows no accept rule.
 """
 
 from __future__ import annotations

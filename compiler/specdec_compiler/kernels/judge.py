@@ -1,4 +1,4 @@
-"""The accept rules of `reject` and `block` on the device, as decode/rules.py has them: after a verify pass, what stands and what comes next.
+"""The accept rules of `reject` and `block` on the device, as decode/rules.py has them: after a verify pass, what stands, what follows.
 
 weigh   z = (logit + bias) / T of the pass's rows; a pass that filters leaves its z itself
 stats   of each row of z, and of each draft's row of q: the largest, 1 / sum of exp, the draft's probability, 1 where all is finite
@@ -483,7 +483,7 @@ def _verdict_cpu(name: str, p: Params):
 
 
 def _verdict_gpu(name: str, p: Params):
-    """One workgroup; each thread counts the drafts for itself. Both searches are made, the second with nothing to do but after an empty residual."""
+    """One workgroup; each thread counts the drafts for itself. The second search has nothing to do but after an empty residual."""
     vocab = int(p["vocab"])
 
     def body(args, z, q, stats, mass, ints, out, verdict):

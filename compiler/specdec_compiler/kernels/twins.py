@@ -19,8 +19,8 @@ import numpy as np
 from specdec_runtime.decode.rng import NOISE
 
 from .base import GROUP, MAX_ROWS, OUT_ROWS, Params, weight_rows
-from .judge_twins import draw, follow, judge
 from .filter_twin import filtered, logprobs, picked
+from .judge_twins import draw, follow, judge
 from .noise_twin import gumbel
 from .quantize import GROUP_WORDS
 

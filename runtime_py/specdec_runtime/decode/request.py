@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec_runtime.decode.sampling import COUPLED, PLAIN, Sampling, check_sampling
+from specdec_runtime.decode.sampling import PLAIN, Sampling, check_sampling
 from specdec_runtime.decode.sampling_state import MAX_STOPS
 from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan, program_widths
@@ -50,9 +50,6 @@ def check_request(plan: Plan, request: Request) -> None:
 def check_choice(plan: Plan, request: Request) -> None:
     """The bundle has the programs, and this runtime the accept rule, for the sampling asked."""
     sampling = request.sampling
-    if sampling.judges and sampling.kind == "filter":
-        message = f"mode {sampling.mode} does not judge by filtered probabilities yet"
-        raise RequestError(message, "mode", f"Use mode {COUPLED}, or no filters")
     if f"target.{sampling.kind}_1" not in program_widths(plan.target_model):
         message = (
             "this bundle has no programs for top-k, top-p, min-p, penalties, min_tokens or banned sequences"

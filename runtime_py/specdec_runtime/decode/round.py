@@ -3,9 +3,9 @@
 `decode` is a generator without I/O. It yields effects (effects.py) and is sent a `Readback` for every
 `Submit`. The same code runs under a scripted table, natively, and in the browser. Promise (greedy, coupled): the
 committed ids are the ones the target alone would give, whatever the drafter, k, or drafter faults. Above temperature 0
-the target's rows hold sampled ids, and the draft model draws with the same noise: the rule stays equality. In `reject` and `block` the
-promise is the target's distribution: the draft model draws for itself, and a verdict of the device's (kernels/judge.py) takes the place of
-equality; drafts that were not drawn (n-gram) are compared with the target's own draw there too (docs/sampling.md).
+the target's rows hold sampled ids, and the draft model draws with the same noise: the rule stays equality. In `reject` and `block`
+the promise is the target's distribution: the draft model draws for itself, and a verdict of the device (kernels/judge.py) takes
+the place of equality; drafts that were not drawn (n-gram) are compared with the target's own draw there too (docs/sampling.md).
 Invariants: a round is ONE target pass over the last committed token and the drafts, and commits at least one
 token unless its first row was not finite; the target's KV is one short of the committed tokens after every
 submit, because the last token is row 0 of the next pass. A submit holds one round, or several: the device then

@@ -1,10 +1,10 @@
 """The accept rules of `reject` and `block`, and the chance of an accept under `coupled`: probabilities in, probabilities out.
 
 Pure arithmetic: numbers may be Fractions (tests enumerate with them) or floats (the scripted backend). p[i] is the target's
-distribution after i drafts, q[i] the one that draft i was REALLY drawn from, both over all ids of the target; a draft that was not drawn
-(n-gram, argmax, forced) has the q of a point mass. Know no random stream and no device (kernels/judge.py computes the same there).
-Invariants: a draft stands by strict comparison of products, never of a ratio; an id of p 0 is never emitted; rows after the last one a rule
-needs are not looked at.
+distribution after i drafts, q[i] the one that draft i was REALLY drawn from, both over all ids of the target; a draft that was
+not drawn (n-gram, argmax, forced) has the q of a point mass. Know no random stream and no device (kernels/judge.py computes the
+same there). Invariants: a draft stands by strict comparison of products, never of a ratio; an id of p 0 is never emitted; rows
+after the last one a rule needs are not looked at.
 """
 
 from __future__ import annotations
