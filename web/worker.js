@@ -4,18 +4,23 @@
 // | "result" | "error", ...}. Invariants: every message but cancel is answered by exactly one result or error; one
 // request runs at a time; nothing here waits without a time limit.
 
-import { RequestError, asSpecdecError } from "./executor/faults.js";
+import { RequestError, asSpecdecError, errorFromJson } from "./executor/faults.js";
 import { measureCosts } from "./worker/costs.js";
 import { loadBundle } from "./worker/load.js";
 import { Pump } from "./worker/pump.js";
 import { PythonHost } from "./worker/python.js";
 
+// What says how tokens are chosen and where the answer ends; Python judges the values (specdec_runtime/decode/options.py).
+const OPTIONS = [
+  "temperature", "mode", "seed", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty",
+  "logit_bias", "bad_words", "allowed_ids", "min_tokens", "stop", "ignore_eos", "logprobs",
+];
 const GENERATE_DEFAULTS = { max_tokens: 256, drafter: "ngram", k: 4, schedule: "fixed" };
 
 const python = new PythonHost(); // boots while the bundle downloads
 
 /** @typedef {import("./worker/python.js").Engine} Engine */
-/** @type {{text: import("./worker/text.js").BundleText, executor: any, engine: Engine, pump: Pump, measured: boolean, schedule: string, loadMs: number} | null} */
+/** @type {{text: import("./worker/text.js").BundleText, executor: any, engine: Engine, pump: Pump, measured: boolean, hasTable: boolean, schedule: string, loadMs: number} | null} */
 let loaded = null;
 let busy = false;
 let cancelled = false; // the running request was asked to end: it may not have reached the pump yet
@@ -36,7 +41,7 @@ async function load(message, say) {
     const known = message.options?.costs === true ? await measureCosts(engine, made.executor, pump) : null;
     const { schedules, schedule, costs } = known ?? engine.state;
     const loadMs = performance.now() - start;
-    loaded = { text: made.text, executor: made.executor, engine, pump, measured: known !== null, schedule, loadMs };
+    loaded = { text: made.text, executor: made.executor, engine, pump, measured: known !== null, hasTable: false, schedule, loadMs };
     return { ...made.report, schedules, schedule, costs, load_ms: loadMs };
   } catch (error) {
     made.executor.close();
@@ -47,6 +52,26 @@ async function load(message, say) {
 function ready() {
   if (!loaded) throw new RequestError("no bundle is loaded", "load", "Load a bundle first");
   return loaded;
+}
+
+/** @param {Message} request @returns {Record<string, any>} the options that are given, texts as ids, with a seed drawn where there is none */
+function optionsOf(request) {
+  const given = Object.fromEntries(OPTIONS.map((name) => [name, request[name] ?? undefined]));
+  const large = OPTIONS.find((name) => typeof given[name] === "bigint");
+  if (large) throw new RequestError(`${large} is a BigInt`, large, "Give a number");
+  const [high, low] = crypto.getRandomValues(new Uint32Array(2));
+  given.seed ??= (high % 2 ** 21) * 2 ** 32 + low; // 53 bits: JSON has numbers of so many
+  if (given.bad_words) given.bad_words = ready().text.bannedIds(given.bad_words);
+  return given;
+}
+
+/** Python ends answers by their text: it needs to know what each token shows, once. @param {Record<string, any>} options */
+function tellTokens({ stop }) {
+  const { engine, text, hasTable } = ready();
+  if (!stop?.length || hasTable) return;
+  const said = engine.tokens(text.map.table());
+  if (said !== "") throw errorFromJson(JSON.parse(said).error);
+  ready().hasTable = true;
 }
 
 /** @param {Message} request @param {Say} say */
@@ -60,22 +85,25 @@ async function generate(request, say) {
   if (!pinned && drafter !== "off" && !ready().measured) {
     ready().measured = (await measureCosts(engine, executor, pump)) !== null;
   }
+  const options = optionsOf(request);
+  tellTokens(options);
   const stream = text.stream();
-  let whole = "";
+  let told = "";
   const onEmit = (/** @type {import("./worker/pump.js").Emit} */ emit) => {
-    const pieces = emit.ids.map((id) => stream.push(id));
-    whole += pieces.join("");
-    say("text", { text: pieces.join(""), pieces, ...emit });
+    const pieces = emit.pieces ?? emit.ids.map((id) => stream.push(id));
+    told += pieces.join("");
+    say("text", { text: pieces.join(""), ...emit, pieces });
   };
   const onProgress = (/** @type {number} */ done, /** @type {number} */ total) => {
     say("progress", { stage: "prefill", done, total });
   };
-  const ask = { op: "generate", prompt_ids, max_tokens, drafter, k, plain_steps, rounds, schedule };
+  const ask = { op: "generate", prompt_ids, max_tokens, drafter, k, plain_steps, rounds, schedule, ...options };
   const { result, clock } = await pump.run(ask, { onEmit, onProgress }, cancelled);
-  const rest = stream.finish();
+  const whole = result.text ?? told + stream.finish();
+  const rest = whole.slice(told.length);
   if (rest) say("text", { text: rest, pieces: [rest], ids: [], num_drafted: 0, num_accepted: 0 });
   const timing_ms = clock.timing(loadMs);
-  return { result: { ...result, text: whole + rest, timing_ms, device: executor.info }, stats: clock.stats };
+  return { result: { ...result, text: whole, timing_ms, device: executor.info }, stats: clock.stats };
 }
 
 /** @param {Message} request @param {Say} say */

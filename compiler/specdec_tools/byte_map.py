@@ -1,12 +1,10 @@
-"""From token ids to the bytes they stand for, read from tokenizer.json; and bytes to text as they arrive.
+"""From token ids to the bytes they stand for, read from tokenizer.json.
 
-Twin of web/worker/byte_map.js: the same tables, the same text. Does not know models. Invariant: a character cut in two
-by a token's end is held back until its other bytes come; what never becomes a character shows as U+FFFD at the end.
+Twin of web/worker/byte_map.js: the same tables. Does not know models, nor how bytes become text (specdec_runtime.decode.text).
 """
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -84,24 +82,3 @@ class ByteMap:
     def bytes(self, token_id: int) -> bytes:
         piece = None if token_id in self._hidden else self.pieces.get(token_id)
         return b"" if piece is None else self._piece_bytes(piece)
-
-
-class StreamDecoder:
-    """Text from ids, given as they are committed."""
-
-    def __init__(self, byte_map: ByteMap) -> None:
-        self._map = byte_map
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._at_start = byte_map.strips_first_space
-
-    def push(self, token_id: int) -> str:
-        """The text that this token finished."""
-        text = self._decoder.decode(self._map.bytes(token_id))
-        if not self._at_start or not text:
-            return text
-        self._at_start = False
-        return text.removeprefix(" ")
-
-    def finish(self) -> str:
-        """What is left at the end."""
-        return self._decoder.decode(b"", final=True)

@@ -6,6 +6,7 @@ core; only the clock and the device differ. Every byte of the bundle that is use
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -18,9 +19,11 @@ from specdec_runtime.bundle import Bundle, open_bundle
 from specdec_runtime.decode.choice import Schedule
 from specdec_runtime.decode.effects import Effect, Emit
 from specdec_runtime.decode.interfaces import Drafter
+from specdec_runtime.decode.options import MAX_SEED, OPTIONS, read_request
 from specdec_runtime.decode.programs import ANY
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
+from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.score import score
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import ContractError
@@ -68,6 +71,7 @@ class NativeRun:
     ) -> None:
         self.plan, self.text, self.backend, self.load_ms = plan, text, backend, load_ms
         self.schedules = open_schedules(plan, policy_json=policy)
+        self._held = Held()  # what requests left on the device
         self._measured = False
 
     @classmethod
@@ -104,6 +108,19 @@ class NativeRun:
         device = {**self.backend.info, "self_test": SELF_TEST}
         return {**result, "timing_ms": timing, "device": device}
 
+    def _asked(self, request: dict[str, Any]) -> Request:
+        """The request with ids for texts, and a seed where none was given."""
+        fields = {name: value for name, value in request.items() if name in OPTIONS and value is not None}
+        fields.setdefault("seed", secrets.randbelow(MAX_SEED + 1))
+        if "bad_words" in fields:
+            fields["bad_words"] = self.text.banned_ids(fields["bad_words"])
+        fields |= {
+            "prompt_ids": self.prompt_ids(request),
+            "max_tokens": request["max_tokens"],
+            "k": request["k"],
+        }
+        return read_request(fields, request.get("plain_steps", PLAIN_STEPS), request.get("rounds", ROUNDS))
+
     def generate(
         self,
         request: dict[str, Any],
@@ -111,13 +128,12 @@ class NativeRun:
         should_cancel: Callable[[], bool] = lambda: False,
         on_emit: OnEmit = lambda emit: None,
     ) -> dict[str, Any]:
-        prompt_ids = self.prompt_ids(request)
+        asked = self._asked(request)
         drafter = make_drafter(request["drafter"], self.plan)
         schedule = self._schedule(request.get("schedule", "fixed"), drafter, request["k"])
-        steps = request.get("plain_steps", PLAIN_STEPS)
-        rounds = request.get("rounds", ROUNDS)
-        asked = Request(prompt_ids, request["max_tokens"], request["k"], steps=steps, rounds=rounds)
-        effects = decode(self.plan, asked, drafter, schedule=schedule)
+        effects = decode(
+            self.plan, asked, drafter, schedule=schedule, held=self._held, tokens=self.text.byte_map
+        )
         stream, pieces = self.text.stream(), []
 
         def show(text: str) -> None:
@@ -128,12 +144,19 @@ class NativeRun:
         def heard(effect: Effect) -> None:
             if isinstance(effect, Emit):
                 on_emit(effect)
-                show("".join([stream.push(token_id) for token_id in effect.ids]))
+                made = (
+                    [stream.push(token_id) for token_id in effect.ids]
+                    if effect.pieces is None
+                    else effect.pieces
+                )
+                show("".join(made))
 
         with closing(effects):
             result = drive.run(effects, self.backend, heard, should_cancel)
-        show(stream.finish())
-        return self._finished({**result, "text": "".join(pieces)})
+        streamed = "".join(pieces)
+        whole = result["text"] if asked.stop else streamed + stream.finish()
+        show(whole[len(streamed) :])
+        return self._finished({**result, "text": whole})
 
     def score(
         self, request: dict[str, Any], should_cancel: Callable[[], bool] = lambda: False

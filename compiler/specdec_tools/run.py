@@ -31,6 +31,8 @@ from specdec_runtime.faults import (
 )
 from specdec_runtime.schedule.policy import AUTO, SCHEDULES
 
+from specdec_tools.sampling_options import add_options, option_fields
+
 OnText = Callable[[str], None]
 BACKENDS = ("native", "wasm", "webgpu")
 WIDTHS = (1, 2, 4, 8)
@@ -104,6 +106,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--score-ids", type=_ids, metavar="4,5,6", help="score these ids after the prompt instead"
     )
+    add_options(parser)
     parser.add_argument("--width", type=int, default=1, help="rows of a scoring pass: 1, 2, 4 or 8")
     parser.add_argument(
         "--adapter", choices=("auto", "gpu", "swiftshader"), default="auto", help="for webgpu"
@@ -120,6 +123,8 @@ def _check(args: argparse.Namespace) -> None:
         raise RequestError(
             "ids take no --raw and no --system", "prompt_ids", "Give --prompt, or leave them out"
         )
+    if args.score_ids is not None and (given := option_fields(args)):
+        raise RequestError("scores have no such option", next(iter(given)), "Leave it out, or --score-ids")
     if args.width not in WIDTHS:
         raise RequestError(f"width is {args.width}", "width", f"Use one of {list(WIDTHS)}")
     if args.threads is not None and args.backend != "wasm":
@@ -169,6 +174,7 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
         "drafter": args.drafter,
         "k": k,
         "schedule": args.schedule,
+        **option_fields(args),
     }
 
 

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from specdec_runtime.bundle import Bundle, open_bundle
+from specdec_runtime.decode.sampling import MAX_BANNED_LEN
+from specdec_runtime.decode.text import StreamDecoder
 from specdec_runtime.faults import ArtifactError, RequestError
 from specdec_runtime.plan import PlanText
 
-from specdec_tools.byte_map import ByteMap, StreamDecoder
+from specdec_tools.byte_map import ByteMap
 
 Message = dict[str, str]
 
@@ -66,7 +68,7 @@ class BundleText:
                 f"cannot be read: {error}", "tokenizer.json", "Build the bundle again"
             ) from None
         self._plan = plan
-        self._map = ByteMap(parsed, [*plan.special_ids, *plan.eos_ids])
+        self.byte_map = ByteMap(parsed, [*plan.special_ids, *plan.eos_ids])
         self._template = None if template is None else _compile_template(template)
 
     @classmethod
@@ -87,7 +89,7 @@ class BundleText:
         return self._tokenizer.encode(_well_formed(text), add_special_tokens=False).ids
 
     def _piece(self, token_id: int | None) -> str:
-        return "" if token_id is None else self._map.pieces.get(token_id, "")
+        return "" if token_id is None else self.byte_map.pieces.get(token_id, "")
 
     def render(self, messages: list[Message]) -> str:
         """The chat template's text for the messages, up to where the answer begins."""
@@ -125,9 +127,29 @@ class BundleText:
         said = [{"role": "system", "content": system}] if system is not None else []
         return self.encode(self.render([*said, {"role": "user", "content": prompt}]))
 
+    def banned_ids(self, words: Any) -> list[list[int]]:
+        """Bad words as ids: a text as it stands and after a space, where the two differ; a list is ids already."""
+        if not isinstance(words, (list, tuple)):
+            raise RequestError("bad_words is not a list", "bad_words", "Give a list of texts")
+        banned: list[list[int]] = []
+        for index, word in enumerate(words):
+            where = f"bad_words[{index}]"
+            if isinstance(word, str) and word:
+                forms = [self.encode(word), self.encode(f" {word}")]
+            elif isinstance(word, (list, tuple)):
+                forms = [list(word)]
+            else:
+                raise RequestError(f"{where} is no text", where, "Give a text that is not empty")
+            longest = max(map(len, forms))
+            if longest > MAX_BANNED_LEN:
+                action = f"Give a text of at most {MAX_BANNED_LEN} tokens"
+                raise RequestError(f"{where} is {longest} tokens long", where, action)
+            banned += [form for form in forms if form not in banned]
+        return banned
+
     def stream(self) -> StreamDecoder:
         """A decoder for the ids of one answer."""
-        return StreamDecoder(self._map)
+        return StreamDecoder(self.byte_map)
 
     def decode(self, ids: list[int]) -> str:
         stream = self.stream()

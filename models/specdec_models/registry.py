@@ -101,7 +101,7 @@ class Judge(nn.Module):
         self.sampling = Sampling(c)
 
     def forward(self):
-        """Returns (z, verdict), or the verdict alone where z was there."""
+        """Returns (z, verdict, done), without z where it was there."""
         c, args, s = self.config, self.target_args, self.sampling
         sizes = {"columns": c.padded_vocab, "vocab": c.vocab_size, "tokens": c.num_tokens}
         rows = [((MAX_ROWS, c.padded_vocab), "float32")]
@@ -115,7 +115,8 @@ class Judge(nn.Module):
         mass = op("judge_mass", [args, z, self.draft_q, stats, s.ints], [((MAX_ROWS,), "float32")], **sizes)
         inputs = [args, z, self.draft_q, stats, mass, s.ints, self.target_out]
         verdict = op("judge_verdict", inputs, [VERDICT], **sizes)
-        return verdict if self.filtered else (z, verdict)
+        done = op("judge_ids", [args, self.tokens, verdict, self.target_out], [((1,), "int32")], **sizes)
+        return (verdict, done) if self.filtered else (z, verdict, done)
 
 
 class Follow(nn.Module):

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from specdec_runtime.decode.effects import Cancelled, Effect, Effects, Finish, Readback, Submit, effect_json
+from specdec_runtime.decode.options import OPTIONS, read_request
 from specdec_runtime.decode.programs import ANY, Programs, programs_from_json
-from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.score import score
+from specdec_runtime.decode.text import ByteTable
 from specdec_runtime.drafters.registry import drafter_names, make_drafter
 from specdec_runtime.faults import ContractError, SpecdecError, error_from_json, error_json
 from specdec_runtime.plan import Plan, load_plan
@@ -29,7 +30,7 @@ class Engine:
     """One plan on one device, one request at a time.
 
     programs_json: what the device's self-test left; policy_json: the bundle's own policy. None: all programs, the default policy.
-    Costs are assumed until `measured` brings them.
+    Costs are assumed until `measured` brings them; stop strings can be asked for once `tokens` brought what each token shows.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Engine:
         self._programs = ANY
         self._schedules: Schedules | None = None
         self._plan_error: SpecdecError | None = None
+        self._tokens: ByteTable | None = None
         self._effects: Effects | None = None
         self._held = Held()  # an engine lives as long as its device's memory
         self._cancelled = False
@@ -85,6 +87,14 @@ class Engine:
             return json.dumps(_error_effect(error))
         return self.ready()
 
+    def tokens(self, table_json: str) -> str:
+        """What each token shows, of need for stop strings only: once a plan, so that no token is a call across. "", or an error."""
+        try:
+            self._tokens = ByteTable(table_json)
+        except SpecdecError as error:
+            return json.dumps(_error_effect(error))
+        return ""
+
     def start(self, request_json: str) -> str:
         """Begin a request; a run that was still going is dropped."""
         self._drop()
@@ -110,7 +120,7 @@ class Engine:
 
     def _begin(self, request: dict[str, Any]) -> Effect:
         plan, schedules = self._opened()
-        self._effects = _open(plan, request, self._programs, schedules, self._held)
+        self._effects = _open(plan, request, self._programs, schedules, self._held, self._tokens)
         return next(self._effects)
 
     def _opened(self) -> tuple[Plan, Schedules]:
@@ -172,16 +182,20 @@ _SCORE = {"op", "prompt_ids", "score_ids", "width"}
 
 
 def _open(
-    plan: Plan, request: dict[str, Any], programs: Programs, schedules: Schedules, held: Held
+    plan: Plan,
+    request: dict[str, Any],
+    programs: Programs,
+    schedules: Schedules,
+    held: Held,
+    tokens: ByteTable | None,
 ) -> Effects:
     """The generator a request asks for."""
     op = request.get("op")
     keys = {"generate": _GENERATE, "score": _SCORE}.get(str(op))
-    if keys is None or set(request) != keys:
+    if keys is None or not keys <= set(request) <= keys | (OPTIONS if op == "generate" else set()):
         raise ContractError(f"a request of op {op!r} has keys {sorted(request)}", "worker.py")
     if op == "score":
         return score(plan, request["prompt_ids"], request["score_ids"], request["width"], programs)
     drafter = make_drafter(request["drafter"], plan)
-    several = {"steps": request["plain_steps"], "rounds": request["rounds"]}
-    asked = Request(request["prompt_ids"], request["max_tokens"], request["k"], **several)
-    return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k), held)
+    asked = read_request(request, request["plain_steps"], request["rounds"])
+    return decode(plan, asked, drafter, programs, schedules.make(request["schedule"], asked.k), held, tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.sampling import PLAIN, Sampling
 from specdec_runtime.decode.sampling_state import Held
+from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.drafters.registry import make_drafter
 
 KS = (1, 2, 3, 4, 7)
@@ -42,11 +44,14 @@ class Native:
         programs: Programs = ANY,
         schedule: Schedule | None = None,
         sampling: Sampling = PLAIN,
+        stop: Sequence[str] = (),
+        tokens: TokenBytes | None = None,
+        logprobs: int = 0,
     ) -> dict[str, Any]:
-        """The --json object of one request, less text."""
+        """The --json object of one request; its text only with stop strings."""
         plan = self.bundle.plan
-        request = Request(prompt_ids, max_tokens, k, eos_ids, steps, rounds, sampling)
-        effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, self.held)
+        request = Request(prompt_ids, max_tokens, k, eos_ids, steps, rounds, sampling, stop, logprobs)
+        effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, self.held, tokens)
         return drive.run(effects, self.backend)
 
 

@@ -25,7 +25,7 @@ from specdec_compiler.kernels.select import PARTIAL, num_chunks
 
 Arrays = dict[str, np.ndarray]
 MUTANT = "mutant_"  # begins the name of an op whose first kernel was made wrong on purpose (mutants.py)
-JUDGING = ("weigh", "stats", "mass", "verdict")
+JUDGING = ("weigh", "stats", "mass", "verdict", "ids")
 KERNELS = {
     ("attend", "cpu"): ("attention", "quantize"),
     ("attend", "gpu"): ("attention_split", "attention_merge"),

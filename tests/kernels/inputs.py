@@ -288,6 +288,7 @@ def _judge(p, rng, levels, start, rows):
         "stats": blank(2 * MAX_ROWS * STATS_WORDS),
         "mass": blank(MAX_ROWS),
         "verdict": blank(VERDICT_ROWS * VERDICT_FIELDS, np.int32),
+        "done": blank(1, np.int32),
     }
 
 

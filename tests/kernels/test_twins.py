@@ -31,7 +31,7 @@ VISIBLE = {
     "follow": ("args", "tokens", "draft_args"),
     "draw": ("q", "tokens", "args"),
     "draw_named": ("q", "tokens", "args"),
-    "judge": ("verdict",),
+    "judge": ("verdict", "out"),
     "rope_append": ("k_pages", "v_pages"),
     "qkv_rope": ("k_pages", "v_pages"),
 }

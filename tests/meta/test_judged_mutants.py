@@ -1,4 +1,4 @@
-"""Mutants of modes `reject` and `block` in the decode core and in a device's judge: the suite with a second opinion notices each.
+"""Mutants of modes `reject` and `block` in the decode core and in a device's judge: the suite with a second opinion notices each."""
 
 from __future__ import annotations
 

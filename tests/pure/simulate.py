@@ -5,7 +5,7 @@ second time, so that a count can be wrong in the core or here but not silently i
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specdec_runtime import drive
@@ -17,6 +17,7 @@ from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.sampling import PLAIN, Sampling
 from specdec_runtime.decode.sampling_state import Held
+from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.plan import Plan
 
@@ -91,6 +92,9 @@ def generate(
     schedule: Schedule | None = None,
     sampling: Sampling = PLAIN,
     held: Held | None = None,
+    stop: Sequence[str] = (),
+    tokens: TokenBytes | None = None,
+    logprobs: int = 0,
 ) -> Run:
     """One request on a fresh backend (or a used one); cancel_at counts this request's submits."""
     backend = backend or ScriptedBackend(plan, target, draft, script)
@@ -99,8 +103,8 @@ def generate(
     def should_cancel() -> bool:
         return cancel_at is not None and len(backend.submits) - first >= cancel_at
 
-    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds, sampling)
-    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, held)
+    request = Request(prompt, max_tokens, k, eos_ids, steps, rounds, sampling, stop=stop, logprobs=logprobs)
+    effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, held, tokens)
     result = drive.run(
         effects,
         backend,

@@ -124,7 +124,7 @@ def error_of(text):
         ({"drafter": ["off"]}, "RequestError"),
         ({"op": "train"}, "ContractError"),
         ({"op": None}, "ContractError"),
-        ({"temperature": 1}, "ContractError"),
+        ({"temprature": 1}, "ContractError"),
     ],
 )
 def test_bad_requests_are_error_effects(change, kind):

@@ -22,6 +22,7 @@ class FakeBackend:
             "target.logits": [0.0] * (8 * PADDED),
         }
         self.tensors |= {"target.score_ids": [0] * 8, "target.score": [0.0] * 24, "draft.stats": [0.0] * 64}
+        self.tensors["target.top"] = [0.0] * (32 * 12)
         for role in ("target", "draft"):
             pages = CONTEXT // PAGE
             self.tensors |= {
@@ -58,6 +59,8 @@ class FakeBackend:
             return self._score(args[1])
         if program == "accept":
             return self._accept()
+        if program == "logprobs":
+            return self._logprobs(*args)
         for row in range(args[1]):
             h = self._append(role, args[0] + row)
             if program == "measure":
@@ -92,6 +95,15 @@ class FakeBackend:
         tokens[start + row + 1] = said[row]
         self.tensors["draft.args"][:2] = start + row, 2
         self.tensors["target.args"][:] = start + row + 1, rows, 0, first + rows
+
+    def _logprobs(self, start: int, rows: int, feedback: int, first: int) -> None:
+        for row in range(rows):
+            line = self.tensors["target.logits"][row * PADDED : row * PADDED + VOCAB]
+            at = first + row - (feedback == 1)
+            likeliest = sorted(range(VOCAB), key=lambda v: -line[v])[:5]
+            pairs = [number for v in likeliest for number in (float(v), line[v] - line[likeliest[0]])]
+            given = line[self.tensors["target.out"][2 * at]] - line[likeliest[0]]
+            self.tensors["target.top"][12 * at : 12 * at + 12] = [given, 0.0, *pairs]
 
     def _score(self, rows: int) -> None:
         for row in range(rows):

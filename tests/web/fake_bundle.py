@@ -49,6 +49,7 @@ KERNELS = {  # name -> (entry in WGSL, arguments as (name, access))
     "feedback": ("feedback", ("args rw", "tokens rw", "out r")),
     "accept": ("accept", ("target.args rw", "target.out r", "tokens rw", "draft.args rw")),
     "score": ("score", ("args r", "logits r", "score_ids r", "score w")),
+    "logprobs": ("logprobs", ("args r", "logits r", "out r", "top w")),
 }
 EXPORTS = (*KERNELS, "__heap_base", "__stack_pointer")
 MAX_MEMORY = "-Wl,--max-memory=4294901760"  # without it the module is one thread's
@@ -180,8 +181,8 @@ def _programs(builder: _TargetBuilder, models: tuple[Model, ...]) -> tuple[Progr
                 continue
             for kind in ("verify", "sample", "filter"):
                 programs.append(builder.program("target", kind, width, ("verify", "feedback"), f"_{width}"))
-            for kind in ("score", "logprobs"):  # nobody reads the fake model's log-probabilities
-                programs.append(builder.program("target", kind, width, ("score",), f"_{width}"))
+            for kind in ("score", "logprobs"):
+                programs.append(builder.program("target", kind, width, (kind,), f"_{width}"))
         if model.role == "draft":
             for width in model.widths:  # nothing is drawn and judged in the fake model: these are never run
                 programs.append(builder.program("draft", "draw", width, ("step", "feedback"), f"_{width}"))
@@ -206,8 +207,8 @@ def _target(name: str, models: tuple[Model, ...], files, sources: dict[str, tupl
     builder.add("target.logits", "float32", (8, PADDED), "scratch")
     builder.add("target.score_ids", "int32", (8,), "state")
     builder.add("target.score", "float32", (8, 3), "state")
-    for name, (dtype, shape) in sampling_tensors(PADDED).items():
-        builder.add(name, dtype, shape, "state")
+    for tensor, (dtype, shape) in sampling_tensors(PADDED).items():
+        builder.add(tensor, dtype, shape, "state")
     if len(models) > 1:
         builder.add("draft.stats", "float32", (32, 2), "state")
     kernels = tuple(_kernel(kernel, gpu, sources.get(kernel, (0, 0))) for kernel in KERNELS)

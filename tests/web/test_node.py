@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from specdec_runtime.decode.text import ByteTable
 from specdec_runtime.faults import ArtifactError, SpecdecError
 from specdec_runtime.plan import PlanText, load_plan
 from specdec_tools.text import BundleText
@@ -89,6 +90,11 @@ TEXTS = [
 ]  # fmt: skip
 
 
+BAD_WORDS = [
+    [], ["the", " the", "the"], ["\u00e9", [5, 6], [5, 6]], [[]], ["x" * 300], [""], [3], [None], "the", 7, [[1, 2, 3, 4, 5, 6, 7, 8]],
+]  # fmt: skip
+
+
 def _random_texts(count: int) -> list[str]:
     rng = random.Random(7)
     ranges = [(32, 126), (0xA0, 0x24F), (0x370, 0x4FF), (0x600, 0x6FF), (0x900, 0x97F), (0x3040, 0x30FF)]
@@ -102,7 +108,7 @@ def _random_texts(count: int) -> list[str]:
 
 def _check_text_twin(tokenizer: str, template: str | None, plan: PlanText) -> None:
     here = BundleText(tokenizer, template, plan)
-    vocab = len(here._map.pieces)
+    vocab = len(here.byte_map.pieces)
     rng = random.Random(3)
     texts = TEXTS + _random_texts(300)
     chats = [{"prompt": text, "system": None} for text in TEXTS] + [{"prompt": "Hi", "system": "Be brief.\n"}]
@@ -115,6 +121,7 @@ def _check_text_twin(tokenizer: str, template: str | None, plan: PlanText) -> No
         "texts": texts,
         "chats": chats,
         "ids": ids,
+        "bad_words": BAD_WORDS,
     }
     there = ask(asked)
     for text, found in zip(texts, there["texts"], strict=True):
@@ -125,6 +132,13 @@ def _check_text_twin(tokenizer: str, template: str | None, plan: PlanText) -> No
         )
     for token_ids, found in zip(ids, there["decoded"], strict=True):
         assert "".join(found) == here.decode(token_ids)
+    table = ByteTable(there["table"])
+    assert table.strips_first_space == here.byte_map.strips_first_space
+    assert [table.bytes(token_id) for token_id in range(vocab + 2)] == [
+        here.byte_map.bytes(token_id) for token_id in range(vocab + 2)
+    ]
+    for words, found in zip(BAD_WORDS, there["banned"], strict=True):
+        assert found == _attempt(lambda words=words: here.banned_ids(words)), words
 
 
 def _attempt(work) -> Any:

@@ -70,6 +70,10 @@ def test_result_has_every_field(rig: BrowserRig, session: PageSession) -> None:
     assert set(result["timing_ms"]) == {
         "load", "first_token", "prefill", "decode", "draft", "verify", "other",
     }  # fmt: skip
+    assert set(result) == {
+        "prompt_ids", "token_ids", "text", "finish_reason", "stop", "seed", "logprobs", "usage", "speculation",
+        "timing_ms", "device",
+    }  # fmt: skip
     assert set(result["speculation"]) == {
         "mode", "drafter", "num_cycles", "num_drafted", "num_accepted", "num_evaluated", "num_target_passes",
         "num_draft_passes", "fallbacks", "plain_steps", "rounds", "schedule",
@@ -120,6 +124,82 @@ def test_characters_are_never_cut(rig: BrowserRig, session: PageSession) -> None
     assert any("\U0001f600" <= character <= "\U0001f64f" for character in text)
     assert "\ufffd" not in text
     assert sum(piece.count("\ufffd") for piece in heard) <= 20  # only an end that cuts a character
+
+
+def test_stop_strings(rig: BrowserRig, session: PageSession) -> None:
+    """Cut where Python says; what was streamed is the text, also where the end was held back."""
+    heard: list[str] = []
+    session.on_text = heard.append
+    whole = _generate(rig, session, max_tokens=60)
+    text = whole["text"]
+    for drafter, stop, rounds in (
+        ("off", text[20:23], 1),
+        ("model", text[31:33], 4),
+        ("chain", text[1:9], 1),
+    ):
+        for asked in (stop, [stop, "never said"]):
+            heard.clear()
+            result = _generate(rig, session, max_tokens=60, drafter=drafter, stop=asked, rounds=rounds)
+            assert (result["finish_reason"], result["stop"]) == ("stop", stop)
+            assert result["text"] == "".join(heard) == text[: text.index(stop)]
+            assert result["token_ids"] == whole["token_ids"][: len(result["token_ids"])]
+            assert result["usage"]["completion_tokens"] == len(result["token_ids"])
+    heard.clear()
+    held = _generate(rig, session, max_tokens=60, drafter="model", stop=[text[-4:] + "never said"])
+    assert held["text"] == "".join(heard) == text and held["stop"] is None
+    assert heard[-1] == text[-4:], "told when it was over"
+    assert _generate(rig, session, max_tokens=60, stop=[])["text"] == text
+
+
+def test_logprobs(rig: BrowserRig, fake_bundle: Path) -> None:
+    """The same on both backends, drafted or not; told with the text they belong to."""
+    found = []
+    for backend in BACKENDS:
+        session = rig.shared(fake_bundle, backend)
+        for more in (
+            {"drafter": "off", "plain_steps": 1},
+            {"drafter": "off", "plain_steps": 4},
+            {"drafter": "model", "rounds": 4},
+            {"drafter": "chain", "stop": "never said"},
+        ):
+            result = _generate(rig, session, max_tokens=40, logprobs=5, **more)
+            assert [one["id"] for one in result["logprobs"]] == result["token_ids"]
+            found.append(result["logprobs"])
+    assert found[0][0]["top"][0] == {"id": found[0][0]["id"], "logprob": 0} and len(found[0][0]["top"]) == 5
+    assert all(one == found[0] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "where"),
+    [
+        ("stop", ["x", ""], "stop[1]"),
+        ("stop", 5, "stop"),
+        ("stop", ["\ufffd"], "stop[0]"),
+        ("logprobs", 6, "logprobs"),
+        ("ignore_eos", 1, "ignore_eos"),
+        ("temperature", "hot", "temperature"),
+        ("top_k", 1.5, "top_k"),
+        ("top_p", 0, "top_p"),
+        ("min_p", -1, "min_p"),
+        ("seed", -1, "seed"),
+        ("seed", 2**53, "seed"),
+        ("mode", "lenient", "mode"),
+        ("repetition_penalty", 0, "repetition_penalty"),
+        ("frequency_penalty", 3, "frequency_penalty"),
+        ("presence_penalty", 3, "presence_penalty"),
+        ("logit_bias", [1], "logit_bias"),
+        ("logit_bias", {"x": 1}, "logit_bias"),
+        ("logit_bias", {"1": 101}, "logit_bias[1]"),
+        ("bad_words", "the", "bad_words"),
+        ("bad_words", [""], "bad_words[0]"),
+        ("allowed_ids", [], "allowed_ids"),
+        ("min_tokens", -1, "min_tokens"),
+    ],
+)
+def test_bad_options_are_named(rig: BrowserRig, fake_bundle: Path, field: str, value, where: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        _generate(rig, rig.shared(fake_bundle, "wasm"), **{field: value})
+    assert caught.value.where == where and caught.value.action
 
 
 def test_scores_do_not_depend_on_the_width(rig: BrowserRig, fake_bundle: Path) -> None:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend
-from fake_bundle import CONTEXT, fake_greedy
+from fake_bundle import CONTEXT, EOS, fake_greedy
+from specdec_runtime.decode.request import Request
+from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.faults import ArtifactError, RequestError
 from specdec_tools import native_run, run
 from specdec_tools.native_run import NativeRun
@@ -42,7 +44,8 @@ def test_native_json(native: None, capsys: pytest.CaptureFixture[str], fake_bund
         assert result["text"] == bytes(i for i in result["token_ids"] if i < 256).decode(errors="replace")
         assert result["prompt_ids"] == PROMPT_IDS
         assert set(result) == {
-            "prompt_ids", "token_ids", "text", "finish_reason", "usage", "speculation", "timing_ms", "device",
+            "prompt_ids", "token_ids", "text", "finish_reason", "stop", "seed", "logprobs", "usage", "speculation",
+            "timing_ms", "device",
         }  # fmt: skip
         assert result["device"]["backend"] == "scripted"
 
@@ -92,6 +95,131 @@ def test_schedules(native: None, capsys: pytest.CaptureFixture[str], fake_bundle
         set(told["choices"]) <= {"model 4", "model 3", "model 2", "model 1", "plain 1"}
         and told["choices"]["model 4"] > 5
     )
+
+
+def test_stop_strings(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path) -> None:
+    """The answer ends before the text, whatever drafts; with --json and streamed."""
+    args = [str(fake_bundle), "--prompt-ids", IDS, "--max-tokens", "60"]
+    whole = _json(capsys, *args)[1]
+    assert whole["stop"] is None and whole["logprobs"] is None and whole["seed"] is None
+    stop = whole["text"][20:23]
+    for drafter in ("off", "ngram", "model", "chain"):
+        asked = [*args, "--drafter", drafter, "--stop", "never said", "--stop", stop]
+        code, result = _json(capsys, *asked)
+        assert (code, result["finish_reason"], result["stop"]) == (0, "stop", stop)
+        assert result["text"] == whole["text"][: whole["text"].index(stop)]
+        assert result["token_ids"] == whole["token_ids"][: len(result["token_ids"])]
+        assert run.main(asked) == 0 and capsys.readouterr().out == result["text"] + "\n"
+
+
+def test_ignore_eos(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path) -> None:
+    """The fake model goes on after its end token, which is no text."""
+    prompt = next(one for one in range(60, 200) if EOS in fake_greedy([one], 200))
+    args = [str(fake_bundle), "--prompt-ids", str(prompt), "--max-tokens", "200"]
+    ended, on = (_json(capsys, *args, *more)[1] for more in ((), ("--ignore-eos",)))
+    assert ended["finish_reason"] == "stop" and ended["token_ids"][-1] == EOS
+    assert on["finish_reason"] == "length" and len(on["token_ids"]) == 200
+    assert on["token_ids"][: len(ended["token_ids"])] == ended["token_ids"]
+    assert "eos" not in on["text"]
+
+
+def test_logprobs(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path) -> None:
+    """One entry a token, the same however it was drafted."""
+    args = [str(fake_bundle), "--prompt-ids", IDS, "--max-tokens", "30", "--logprobs", "3"]
+    found = []
+    for more in (
+        ["--drafter", "off"],
+        ["--drafter", "off", "--plain-steps", "4"],
+        ["--drafter", "model", "--schedule", "fixed", "--rounds", "3"],
+        ["--drafter", "chain"],
+    ):
+        result = _json(capsys, *args, *more)[1]
+        assert [one["id"] for one in result["logprobs"]] == result["token_ids"] == fake_greedy(PROMPT_IDS, 30)
+        found.append(result["logprobs"])
+    assert all(one == found[0] for one in found)
+    for one in found[0]:
+        assert (
+            len(one["top"]) == 3
+            and one["top"][0] == {"id": one["id"], "logprob": 0.0}
+            and one["logprob"] == 0
+        )
+        assert one["top"][1]["logprob"] >= one["top"][2]["logprob"]
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        (["--temperature", "-1"], "temperature"),
+        (["--temperature", "nan"], "temperature"),
+        (["--top-k", "-1"], "top_k"),
+        (["--top-p", "0"], "top_p"),
+        (["--min-p", "2"], "min_p"),
+        (["--seed", "-1"], "seed"),
+        (["--seed", str(2**53)], "seed"),
+        (["--repetition-penalty", "0"], "repetition_penalty"),
+        (["--frequency-penalty", "3"], "frequency_penalty"),
+        (["--presence-penalty=-3"], "presence_penalty"),
+        (["--logit-bias", "1=inf"], "logit_bias[1]"),
+        (["--logit-bias", "300=1"], "logit_bias"),
+        (["--bad-word", ""], "bad_words[0]"),
+        (["--bad-word", "ok", "--bad-word", "far too many tokens"], "bad_words[1]"),
+        (["--min-tokens", "-1"], "min_tokens"),
+        (["--stop", "x", "--stop", ""], "stop[1]"),
+        (["--logprobs", "6"], "logprobs"),
+        (["--mode", "lenient"], "command line"),
+        (["--logit-bias", "x=1"], "command line"),
+        (["--logit-bias", "1=x"], "command line"),
+        (["--top-k", "many"], "command line"),
+        (["--score-ids", "1", "--stop", "x"], "stop"),
+    ],
+)
+def test_bad_options_are_named(
+    native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path, options: list[str], where: str
+) -> None:
+    code, answer = _json(capsys, str(fake_bundle), "--prompt-ids", IDS, *options)
+    assert (code, answer["error"]["type"], answer["error"]["where"]) == (2, "RequestError", where)
+    assert answer["error"]["action"]
+    if where == "command line":
+        assert options[0] in answer["error"]["message"]
+
+
+def test_every_option_reaches_the_core(monkeypatch: pytest.MonkeyPatch, fake_bundle: Path) -> None:
+    """As a Request; a seed is drawn where none is given."""
+    seen: list[Request] = []
+
+    def decoded(plan: object, asked: Request, *rest: object, **named: object) -> None:
+        seen.append(asked)
+        raise RequestError("seen", "test", "")
+
+    monkeypatch.setattr(native_run, "open_native", FakeBackend)
+    monkeypatch.setattr(native_run, "decode", decoded)
+    options = (
+        "--temperature 0.7 --mode block --seed 9 --repetition-penalty 1.5 --frequency-penalty 0.5 --presence-penalty=-0.5 "
+        "--logit-bias 65=2.5 --logit-bias 66=-3 --bad-word the --bad-word q --min-tokens 3 --top-k 4 --top-p 0.9 --min-p 0.1 "
+        "--stop a --stop b --ignore-eos --logprobs 2"
+    )
+    args = [str(fake_bundle), "--prompt-ids", IDS, "--schedule", "fixed"]
+    assert run.main([*args, *options.split()]) == 2
+    asked = seen[0]
+    assert asked.sampling == Sampling(
+        temperature=0.7,
+        mode="block",
+        seed=9,
+        repetition_penalty=1.5,
+        frequency_penalty=0.5,
+        presence_penalty=-0.5,
+        logit_bias={65: 2.5, 66: -3.0},
+        bad_words=[[257], [32, 257], [113], [32, 113]],  # "the", " the", "q", " q"
+        min_tokens=3,
+        top_k=4,
+        top_p=0.9,
+        min_p=0.1,
+    )
+    assert (asked.stop, asked.eos_ids, asked.logprobs) == (["a", "b"], (), 2)
+    for _ in range(2):
+        run.main(args)
+    seeds = {one.sampling.seed for one in seen[1:]}
+    assert len(seeds) == 2 and seen[1].eos_ids is None and max(seeds) < 2**53
 
 
 def test_native_streams_text_and_says_the_counts(

@@ -23,7 +23,7 @@ function attempt(work) {
   }
 }
 
-async function textTwin({ tokenizer, template, plan, texts, chats, ids }) {
+async function textTwin({ tokenizer, template, plan, texts, chats, ids, bad_words }) {
   const text = await BundleText.load(tokenizer, template, plan);
   return {
     texts: texts.map((raw) => attempt(() => text.promptIds({ prompt: raw, raw: true }))),
@@ -32,6 +32,8 @@ async function textTwin({ tokenizer, template, plan, texts, chats, ids }) {
       const stream = text.stream();
       return [...list.map((id) => stream.push(id)), stream.finish()];
     }),
+    table: text.map.table(),
+    banned: bad_words.map((words) => attempt(() => text.bannedIds(words))),
   };
 }
 

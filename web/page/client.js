@@ -122,7 +122,8 @@ export class Client {
   }
 
   /**
-   * @param {Fields} request prompt | prompt_ids | messages, raw, system, max_tokens, drafter, k, schedule, plain_steps, rounds
+   * @param {Fields} request prompt | prompt_ids | messages, raw, system, max_tokens, drafter, k, schedule, plain_steps, rounds; temperature,
+   *   mode, seed, top_k, ..., stop, ignore_eos, logprobs (docs/api.md)
    * @param {(text: string, fields: Fields) => void} [onText] @param {(progress: Fields) => void} [onProgress]
    * @returns {Promise<any>} the whole result, as `specdec-run --json` prints it
    */

@@ -1,7 +1,8 @@
 // From token ids to the bytes they stand for, read from tokenizer.json; and bytes to text as they arrive.
 //
 // Why not the library's decode: it knows no streams. A character may be cut in two by a token's end; its first bytes
-// are held back until the rest comes. Twin of specdec_tools/byte_map.py: the same tables, the same text.
+// are held back until the rest comes. Twin of specdec_tools/byte_map.py: the same tables; and of StreamDecoder in
+// specdec_runtime/decode/text.py, which makes the text where stop strings are asked for: the same text.
 
 import { ArtifactError } from "../executor/faults.js";
 
@@ -71,6 +72,13 @@ export class ByteMap {
   bytes(id) {
     const piece = this.hidden.has(id) ? undefined : this.pieces.get(id);
     return piece === undefined ? new Uint8Array() : this.pieceBytes(piece);
+  }
+
+  /** @returns {string} what each token shows, for Python (ByteTable in specdec_runtime/decode/text.py): one string an id, a character a byte */
+  table() {
+    const count = [...this.pieces.keys()].reduce((most, id) => Math.max(most, id + 1), 0);
+    const bytes = Array.from({ length: count }, (_, id) => String.fromCharCode(...this.bytes(id)));
+    return JSON.stringify({ strips_first_space: this.stripsFirstSpace, bytes });
   }
 }
 

@@ -10,7 +10,7 @@ import { SpecdecError, errorFromJson } from "../executor/faults.js";
 /** @typedef {import("../executor/types.js").Executor} Executor */
 /** @typedef {import("../executor/types.js").Submit} Submit */
 /** @typedef {import("../executor/types.js").Readback} Readback */
-/** @typedef {{ids: number[], num_drafted: number, num_accepted: number}} Emit */
+/** @typedef {{ids: number[], num_drafted: number, num_accepted: number, pieces?: string[], logprobs?: object[]}} Emit pieces: with stop strings only */
 /** @typedef {{onEmit: (emit: Emit) => void, onProgress: (done: number, total: number) => void}} Listener */
 
 /**

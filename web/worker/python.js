@@ -13,7 +13,7 @@ const WHEEL = new URL("../vendor/runtime/specdec_runtime.whl", import.meta.url).
 /**
  * @typedef {{
  *   start: (request: string) => string, send: (readback: string) => string, fail: (error: string) => string,
- *   cancel: () => void, probes: (split: boolean) => string, measured: (times: string) => string, state: Record<string, any>
+ *   tokens: (table: string) => string, cancel: () => void, probes: (split: boolean) => string, measured: (times: string) => string, state: Record<string, any>
  * }} Engine state: what Engine.ready said
  */
 
@@ -61,14 +61,15 @@ export class PythonHost {
     const Engine = await this.booted;
     for (const proxy of this.proxies.splice(0)) proxy.destroy(); // the engine of the bundle before
     const made = call(() => Engine(planText, JSON.stringify(programs), policyText), "Engine");
-    const { ready, start, send, fail, cancel, probes, measured } = made; // kept: each attribute access would make a new proxy
-    this.proxies.push(made, ready, start, send, fail, cancel, probes, measured);
+    const { ready, start, send, fail, tokens, cancel, probes, measured } = made; // kept: each attribute access would make a new proxy
+    this.proxies.push(made, ready, start, send, fail, tokens, cancel, probes, measured);
     const state = JSON.parse(call(() => ready(), "Engine.ready"));
     if (state.type === "error") throw errorFromJson(state.error);
     return {
       start: (request) => call(() => start(request), "Engine.start"),
       send: (readback) => call(() => send(readback), "Engine.send"),
       fail: (error) => call(() => fail(error), "Engine.fail"),
+      tokens: (table) => call(() => tokens(table), "Engine.tokens"),
       cancel: () => call(() => cancel(), "Engine.cancel"),
       probes: (split) => call(() => probes(split), "Engine.probes"),
       measured: (times) => call(() => measured(times), "Engine.measured"),

@@ -13,6 +13,7 @@ import { ByteMap, StreamDecoder } from "./byte_map.js";
  * @typedef {{prompt?: string, messages?: Message[], raw?: boolean, system?: string, prompt_ids?: number[]}} PromptRequest
  */
 
+const MAX_BANNED_LEN = 7; // ids in one sequence: specdec_runtime/decode/sampling.py
 const VENDOR = new URL("../vendor/", import.meta.url);
 
 /** @param {string} path @returns {Promise<any>} a vendored library */
@@ -125,6 +126,27 @@ export class BundleText {
     if (!request.raw) return this.encode(this.render(this.messages(request)));
     if (request.system) throw new RequestError("a system text needs the chat form", "system", "Leave out raw or system");
     return this.rawIds(requireText("prompt", request.prompt));
+  }
+
+  /**
+   * Bad words as ids: a text as it stands and after a space, where the two differ; a list is ids already.
+   * @param {unknown} words @returns {any[][]}
+   */
+  bannedIds(words) {
+    if (!Array.isArray(words)) throw new RequestError("bad_words is not a list", "bad_words", "Give a list of texts");
+    const banned = new Map();
+    for (const [index, word] of words.entries()) {
+      const where = `bad_words[${index}]`;
+      const isText = typeof word === "string" && word !== "";
+      if (!isText && !Array.isArray(word)) throw new RequestError(`${where} is no text`, where, "Give a text that is not empty");
+      const forms = isText ? [this.encode(word), this.encode(` ${word}`)] : [[...word]];
+      const longest = Math.max(...forms.map((form) => form.length));
+      if (longest > MAX_BANNED_LEN) {
+        throw new RequestError(`${where} is ${longest} tokens long`, where, `Give a text of at most ${MAX_BANNED_LEN} tokens`);
+      }
+      for (const form of forms) banned.set(JSON.stringify(form), form);
+    }
+    return [...banned.values()];
   }
 
   /** @returns {StreamDecoder} */

@@ -114,7 +114,7 @@ def part_programs(part: Part) -> list[ProgramSpec]:
         for width in WIDTHS[role]:
             make = partial(build_program, config, ProgramShape(width, True, choice="draw"))
             programs.append(ProgramSpec(f"draft.draw_{width}", width, make, drawn))
-        judged = ("target.z", "target.verdict")
+        judged = ("target.z", "target.verdict", "draft.done")
         programs.append(ProgramSpec("draft.judge", MAX_ROWS, partial(build_judge, config), judged))
         make = partial(build_judge, config, filtered=True)
         programs.append(ProgramSpec("draft.judge_filter", MAX_ROWS, make, judged[1:]))

@@ -7,7 +7,7 @@ from .base import Op, Params, kernel_name
 from .draw import DRAW_Q, KEEP_Q, KEEP_Q_NAMED
 from .embed import CONCAT2, CONCAT3, EMBED
 from .filter_ops import PROCESS, TRUNCATE
-from .judge import JUDGE_MASS, JUDGE_STATS, JUDGE_VERDICT, JUDGE_WEIGH
+from .judge import JUDGE_IDS, JUDGE_MASS, JUDGE_STATS, JUDGE_VERDICT, JUDGE_WEIGH
 from .linear import LINEAR, LINEAR_ADD
 from .linear_gpu import GATE_UP_QUANTIZE, LINEAR_ADD_QUANTIZE, QKV_ROPE
 from .logprobs import LOGPROBS
@@ -66,6 +66,7 @@ OPS: dict[str, Op] = {
         JUDGE_STATS,
         JUDGE_MASS,
         JUDGE_VERDICT,
+        JUDGE_IDS,
     )
 }
 

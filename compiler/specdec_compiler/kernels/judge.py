@@ -4,6 +4,7 @@ weigh   z = (logit + bias) / T of the pass's rows; a pass that filters leaves it
 stats   of each row of z, and of each draft's row of q: the largest, 1 / sum of exp, the draft's probability, 1 where all is finite
 mass    `block` only: s_i, the sum of [w_i p - q]+ of each row that has a draft before and after it
 verdict the number of accepted drafts and the draw after them: to row (round of the submit) of `target.verdict`: accepted, id, flags, 0
+ids     the rows of `out` up to there: accepted drafts and the id after them, where log-probabilities look for what is committed
 
 p and q are computed by the same operations from z and q, the row that the draft was drawn from. A draft whose q is not finite ends the
 drafts: the row before it gives the bonus. A target row that is not finite is not judged by: where the accepted drafts end there, the
@@ -519,6 +520,41 @@ def _verdict_gpu(name: str, p: Params):
     return prim_func(name, _verdict_params(p), body)
 
 
+# --- ids -----------------------------------------------------------------------------------------------------------------
+
+
+def _ids_params(p: Params):
+    tokens, out = ("tokens", int(p["tokens"]), "int32"), ("out", OUT_ROWS * 2, "int32")
+    return [ARGS_BUFFER, tokens, VERDICT, out, ("done", 1, "int32")]
+
+
+def _ids(p: Params, args, tokens, verdict, out, done) -> None:
+    store(done, 0, T.int32(1))
+    with when(args[1] > 0):
+        at, first = T.bind(verdict_row(args) * VERDICT_FIELDS), T.bind(out_row(args, 0))
+        for i in range(MAX_ROWS):
+            with when(T.And(i < args[1], i < verdict[at])):
+                store(out, (first + i) * 2, tokens[args[0] + (1 + i)])
+            with when(T.And(i < args[1], T.And(i == verdict[at], verdict[at + 2] != 0))):
+                store(out, (first + i) * 2, verdict[at + 1])
+
+
+def _ids_cpu(name: str, p: Params):
+    def body(share, *buffers):
+        with share.whole():
+            _ids(p, *buffers)
+
+    return cpu_func(name, _ids_params(p), body)
+
+
+def _ids_gpu(name: str, p: Params):
+    def body(*buffers):
+        with threads(1, 1, 1, 1):
+            _ids(p, *buffers)
+
+    return prim_func(name, _ids_params(p), body)
+
+
 _ARGS, _ROWS = ("args", "read"), (("z", "read"), ("q", "read"))
 _WEIGH = (_ARGS, ("logits", "read"), ("ints", "read"), ("floats", "read"), ("bias", "read"), ("z", "write"))
 _STATS = (_ARGS, ("tokens", "read"), *_ROWS, ("stats", "write"))
@@ -526,6 +562,8 @@ _MASS = (_ARGS, *_ROWS, ("stats", "read"), ("ints", "read"), ("mass", "write"))
 _VERDICT = (
     _ARGS, *_ROWS, ("stats", "read"), ("mass", "read"), ("ints", "read"), ("out", "read"), ("verdict", "write"),
 )  # fmt: skip
+_IDS = (_ARGS, ("tokens", "read"), ("verdict", "read"), ("out", "read_write"), ("done", "write"))
+JUDGE_IDS = Op("judge_ids", Form(_IDS, _ids_cpu), Form(_IDS, _ids_gpu))
 JUDGE_WEIGH = Op("judge_weigh", Form(_WEIGH, _weigh_cpu, lambda p: MAX_ROWS), Form(_WEIGH, _weigh_gpu))
 JUDGE_STATS = Op("judge_stats", Form(_STATS, _stats_cpu, lambda p: 2 * MAX_ROWS), Form(_STATS, _stats_gpu))
 JUDGE_MASS = Op("judge_mass", Form(_MASS, _mass_cpu, lambda p: MAX_ROWS), Form(_MASS, _mass_gpu))

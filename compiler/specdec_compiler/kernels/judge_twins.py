@@ -62,11 +62,23 @@ def draw(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
 
 
 def judge(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
+    """The verdict, and the ids in `out` of what is committed by it."""
+    start, rows, _, first = (int(x) for x in a["args"])
+    verdict, out = _verdict(p, a), a["out"].astype(np.int64).reshape(OUT_ROWS, 2)
+    if rows:
+        count, token_id, flags, _ = verdict[first // rows]
+        out[first : first + count, 0] = a["tokens"][start + 1 : start + 1 + count]
+        if flags:
+            out[first + count, 0] = token_id
+    return {"verdict": verdict, "out": out, "done": np.array([1])}
+
+
+def _verdict(p: Params, a: Arrays) -> np.ndarray:
     columns, vocab = int(p["columns"]), int(p["vocab"])
     start, rows, _, first = (int(x) for x in a["args"])
     verdict = a["verdict"].astype(np.int64).reshape(VERDICT_ROWS, VERDICT_FIELDS)
     if not rows:
-        return {"verdict": verdict}
+        return verdict
     every = np.arange(vocab)
     logits = a["logits"].astype(np.float64).reshape(MAX_ROWS, columns)[:rows, :vocab]
     z, q = (
@@ -89,12 +101,12 @@ def judge(p: Params, a: Arrays, levels: int) -> dict[str, np.ndarray]:
     to = first // rows
     if count == known:
         verdict[to] = count, 0, 0, 0
-        return {"verdict": verdict}
+        return verdict
     following = rules.draw_after(mode, p_rows, q_rows, drafted, count)
     position = cycle_position(start + 1 + count, count)
     token_id = _argmax(np.array(following.weights, np.float64), a, position, RESIDUAL)
     verdict[to] = count, token_id, 1 + 2 * following.fell_back, 0
-    return {"verdict": verdict}
+    return verdict
 
 
 def _uniform(a: Arrays, position: int, offset: int) -> float:

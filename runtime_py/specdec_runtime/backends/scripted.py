@@ -20,7 +20,15 @@ from specdec_runtime.backends.scripted_sampling import draw, judged, logits_of, 
 from specdec_runtime.decode.effects import KINDS, Readback, Submit
 from specdec_runtime.decode.rng import DRAFT
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import OUT_ROWS, VERDICT_FIELDS, Model, Plan, host_tensors, program_widths
+from specdec_runtime.plan.schema import (
+    OUT_ROWS,
+    TOP_FIELDS,
+    VERDICT_FIELDS,
+    Model,
+    Plan,
+    host_tensors,
+    program_widths,
+)
 
 NextId = Callable[[tuple[int, ...]], int]  # tokens of positions 0..p -> id for position p + 1
 Scores = Callable[
@@ -30,6 +38,10 @@ Scores = Callable[
 Stats = Callable[
     [tuple[int, ...]], tuple[float, float]
 ]  # tokens so far -> logprob of the draft's id, entropy
+
+Tops = Callable[
+    [tuple[int, ...], int], list[float]
+]  # tokens so far and the id after them -> its logprob, 0, then the likeliest ids, each with its own
 
 POISON = -1  # what nobody wrote
 
@@ -51,6 +63,13 @@ def flat_stats(prefix: tuple[int, ...]) -> tuple[float, float]:
     return -mix / 8.0, mix / 4.0
 
 
+def flat_tops(prefix: tuple[int, ...], token_id: int) -> list[float]:
+    """Log-probabilities that depend on both arguments and on nothing else."""
+    mix = hash(prefix) % 1000
+    likeliest = [number for i in range(5) for number in (float((token_id + i) % 7), -(mix + i) / 100.0)]
+    return [-hash((prefix, token_id)) % 1000 / -100.0, 0.0, *likeliest]
+
+
 @dataclass
 class Script:
     """What goes wrong, and when; submits count from 0 over the life of the backend."""
@@ -68,6 +87,7 @@ class _Lane:
         self.model = model
         self.next_id = next_id
         self.prefixes: list[tuple[int, ...]] = []  # of the rows of the last pass
+        self.first = 0  # the row of `out` where that pass began
         self._tensors = tensors
         self._cells: list[list[tuple[int, int]]] = [
             [(POISON, POISON)] * model.page_size for _ in range(model.num_pages)
@@ -124,6 +144,7 @@ class ScriptedBackend:
         script: Script | None = None,
         scores: Scores = flat_scores,
         stats: Stats = flat_stats,
+        tops: Tops = flat_tops,
     ) -> None:
         self.info: dict[str, Any] = {"backend": "scripted", "adapter": "tables"}
         self.submits: list[Submit] = []
@@ -137,6 +158,7 @@ class ScriptedBackend:
         self._script = script or Script()
         self._scores = scores
         self._stats = stats
+        self._tops = tops
         self._stopped = False
         self._q: dict[int, list[float] | None] = {}  # by place in the cycle
 
@@ -184,6 +206,9 @@ class ScriptedBackend:
             return
         if not lane.tensor("args")[1] and self._stopped:
             return
+        if operation.startswith("logprobs"):
+            self._top(lane, width)
+            return
         if operation.startswith("score"):
             self._score(lane, width)
             return
@@ -192,7 +217,7 @@ class ScriptedBackend:
             lane.append(start + row)
         if operation == "prefill":
             return
-        first = lane.out_row(num_rows)
+        first = lane.first = lane.out_row(num_rows)
         lane.prefixes = [lane.prefix(start + row) for row in range(num_rows)]
         for row, prefix in enumerate(lane.prefixes):
             script = self._script
@@ -245,6 +270,10 @@ class ScriptedBackend:
             p.append(shares_of(logits, self.tensors) if fine else None)
         row = judged(self.tensors, start, p, [self._q[i] for i in range(num_rows - 1)])
         self._write("target.verdict", VERDICT_FIELDS * (first // num_rows), row)
+        count, token_id, flags, _ = row
+        for i, said in enumerate([*self.tensors["tokens"][start + 1 : start + 1 + count], token_id]):
+            if i < count or flags:  # what is committed stands in `out` too
+                self._write("target.out", 2 * (first + i), [said])
 
     def _follow(self) -> None:
         """Where both models go on after a verdict."""
@@ -279,6 +308,15 @@ class ScriptedBackend:
         self._write("tokens", start + row + 1, [token_id])
         self.tensors["target.args"][:] = [start + row + 1, num_rows, 0, first + num_rows]
         self.tensors["draft.args"][:3] = [start + row, 2, 1]
+
+    def _top(self, lane: _Lane, width: int) -> None:
+        """Of the pass just before, for the ids that it wrote to `out`; what that pass fed back is no matter."""
+        if not 1 <= len(lane.prefixes) <= width:
+            raise ContractError("no pass of so many rows came before", "target.logprobs")
+        for row, prefix in enumerate(lane.prefixes, lane.first):
+            token_id, is_finite = lane.tensor("out")[2 * row : 2 * row + 2]
+            numbers = self._tops(prefix, token_id) if is_finite else [nan] * TOP_FIELDS
+            self.tensors["target.top"][TOP_FIELDS * row : TOP_FIELDS * (row + 1)] = numbers
 
     def _score(self, lane: _Lane, width: int) -> None:
         _, num_rows = lane.rows(width)

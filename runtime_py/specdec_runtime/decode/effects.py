@@ -51,6 +51,10 @@ class Emit:
     ids: list[int]
     num_drafted: int
     num_accepted: int
+    pieces: list[str] | None = (
+        None  # the text that each id allows to show; None: the pump makes it from the ids
+    )
+    logprobs: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ def effect_json(effect: Effect) -> dict[str, Any]:
     if isinstance(effect, Progress):
         return {"type": "progress", "done": effect.done, "total": effect.total}
     if isinstance(effect, Emit):
-        counts = {"num_drafted": effect.num_drafted, "num_accepted": effect.num_accepted}
-        return {"type": "emit", "ids": effect.ids, **counts}
+        said = {"ids": effect.ids, "num_drafted": effect.num_drafted, "num_accepted": effect.num_accepted}
+        asked = {"pieces": effect.pieces, "logprobs": effect.logprobs}
+        return {"type": "emit", **said, **{name: value for name, value in asked.items() if value is not None}}
     return {"type": "finish", "result": effect.result}

@@ -26,6 +26,8 @@ class Outcome(NamedTuple):
     num_evaluated: int  # drafts judged: the accepted and the first rejected
     finish_reason: str | None
     undecided: bool  # the row after the last committed token was not finite
+    pieces: list[str] | None = None  # what may be shown of each id; None: no stop strings were asked for
+    logprobs: list[dict[str, Any]] | None = None  # of each id; None: not asked for
 
     def as_plain(self) -> Outcome:
         """The same tokens, where what was committed as drafts were the target's own steps."""

@@ -50,6 +50,11 @@ class Programs:
 ANY = Programs()
 
 
+def is_pass(call: str) -> bool:
+    """A pass of the target, and not what is only read off one."""
+    return call.startswith("target.") and not call.startswith("target.logprobs_")
+
+
 def prefill_program(model: Model) -> tuple[str, int]:
     """Name and width of a model's own prefill program."""
     return f"{model.role}.prefill", model.prefill_width

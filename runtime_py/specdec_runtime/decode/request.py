@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specdec_runtime.decode.logprobs import MAX_LOGPROBS
 from specdec_runtime.decode.sampling import PLAIN, Sampling, check_sampling
 from specdec_runtime.decode.sampling_state import MAX_STOPS
+from specdec_runtime.decode.text import check_stops
 from specdec_runtime.faults import RequestError
 from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan, program_widths
 
@@ -22,7 +24,8 @@ MAX_ROUNDS = OUT_ROWS // MAX_ROWS  # the rows of all rounds of a submit lie in `
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One generation. eos_ids None means the plan's; () never stops on a token."""
+    """One generation. eos_ids None means the plan's; () never stops on a token. logprobs: how many of the likeliest tokens
+    are told with each committed one; 0: nothing is."""
 
     prompt_ids: Sequence[int]
     max_tokens: int
@@ -31,6 +34,8 @@ class Request:
     steps: int = 1  # plain steps in one submit where nothing drafts
     rounds: int = 1  # rounds in one submit where a drafter can go on without the host
     sampling: Sampling = PLAIN
+    stop: Sequence[str] = ()  # strings that end the answer
+    logprobs: int = 0
 
 
 def check_request(plan: Plan, request: Request) -> None:
@@ -40,11 +45,18 @@ def check_request(plan: Plan, request: Request) -> None:
     check_several(request.steps, "plain_steps", MAX_STEPS)
     check_several(request.rounds, "rounds", MAX_ROUNDS)
     check_sampling(plan, request.sampling)
+    check_stops(request.stop)
+    _check_logprobs(request)
     check_choice(plan, request)
     check_ids(plan, request.prompt_ids, "prompt_ids")
     check_room(plan, len(request.prompt_ids), 1)
     if request.eos_ids:
         check_ids(plan, request.eos_ids, "eos_ids")
+
+
+def _check_logprobs(request: Request) -> None:
+    """The device tells them for the ids of `out`, which are the committed ones in these modes only."""
+    check_count(request.logprobs, "logprobs", MAX_LOGPROBS)
 
 
 def check_choice(plan: Plan, request: Request) -> None:

@@ -29,14 +29,17 @@ from specdec_runtime.decode.effects import (
     Finish,
     Progress,
     Readback,
+    Submit,
     check_readback,
 )
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal, Steps, StepwiseDrafter
+from specdec_runtime.decode.logprobs import TOP, rows_of
 from specdec_runtime.decode.prefill import prefill_chunk
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request, check_request
 from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.state import Generation
+from specdec_runtime.decode.text import TokenBytes
 from specdec_runtime.decode.verify import Verdict, accept_greedy, accept_judged, fell_back
 from specdec_runtime.faults import ContractError, DeviceFault
 from specdec_runtime.plan.schema import VERDICT_FIELDS, Plan
@@ -49,11 +52,15 @@ def decode(
     programs: Programs = ANY,
     schedule: Schedule | None = None,
     held: Held | None = None,
+    tokens: TokenBytes | None = None,
 ) -> Effects:
-    """Serve one request. A bad one is refused here, before the first effect. Without a schedule k is fixed. held: what earlier requests
-    left on the device; without it nothing is known of that."""
+    """Serve one request. A bad one is refused here, before the first effect. Without a schedule k is fixed.
+
+    held: what earlier requests left on the device; without it nothing is known of that. tokens: what each token shows; of need
+    where stop strings are asked for.
+    """
     check_request(plan, request)
-    return _decode(Generation(plan, request, drafter, programs, schedule, held or Held()))
+    return _decode(Generation(plan, request, drafter, programs, schedule, held or Held(), tokens))
 
 
 def _decode(run: Generation) -> Effects:
@@ -96,7 +103,8 @@ def _turn(run: Generation) -> Effects:
     run.tell(choice, proposal, outcomes)
     for outcome in outcomes:
         if outcome.ids:
-            yield Emit(outcome.ids, outcome.num_drafted, outcome.num_accepted)
+            counts = (outcome.num_drafted, outcome.num_accepted)
+            yield Emit(outcome.ids, *counts, outcome.pieces, outcome.logprobs)
 
 
 def _commit(run: Generation, judged: list[Judged]) -> list[Outcome]:
@@ -152,6 +160,7 @@ def _verify(
     run.took(readback)
     num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
     judged = _judge_drawn(run, proposal, readback) if run.judges(proposal) else _judge(proposal, readback)
+    judged = _with_tops(batch, readback, judged, num_rows)
     if rounds > 1:
         _check_start(run, judged[: rounds - 1], num_rows, readback.values[-1][0])
     run.passed(batch, num_rows * rounds)
@@ -165,9 +174,9 @@ def _plain_steps(run: Generation, steps: int) -> Generator[Effect, Readback, lis
     check_readback(batch, readback)
     run.took(readback)
     run.passed(batch, steps)
-    (out,) = readback.values
+    out = readback.values[0]
     drafted = out[0:-2:2]
-    return [(drafted, accept_greedy(drafted, out))]
+    return _with_tops(batch, readback, [(drafted, accept_greedy(drafted, out))], steps)
 
 
 def _judge(proposal: Proposal | None, readback: Readback) -> list[Judged]:
@@ -198,6 +207,18 @@ def _judge_drawn(run: Generation, proposal: Proposal | None, readback: Readback)
         if judged[-1][1].next_id is None or len(ids) < proposal.num_drafted:
             break
     return judged
+
+
+def _with_tops(batch: Submit, readback: Readback, judged: list[Judged], num_rows: int) -> list[Judged]:
+    """The rounds, of num_rows rows each, with the log-probabilities of those where they were read."""
+    reads = [name for name, _, _ in batch.reads]
+    if TOP not in reads:
+        return judged
+    tops = readback.values[reads.index(TOP)]
+    return [
+        (ids, verdict._replace(tops=rows_of(tops, number * num_rows, num_rows)))
+        for number, (ids, verdict) in enumerate(judged)
+    ]
 
 
 def _check_start(run: Generation, judged: list[Judged], num_rows: int, start: int) -> None:

@@ -11,12 +11,14 @@ from typing import Any
 from specdec_runtime.decode.cache import ModelCache
 from specdec_runtime.decode.choice import MODEL, NGRAM, Choice, Done, Fixed, Schedule, View
 from specdec_runtime.decode.commit import Limits
-from specdec_runtime.decode.effects import Readback, Submit
+from specdec_runtime.decode.effects import Read, Readback, Submit
 from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
-from specdec_runtime.decode.programs import Programs
+from specdec_runtime.decode.logprobs import top_read
+from specdec_runtime.decode.programs import Programs, is_pass
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.sampling_state import Held, SamplingState
 from specdec_runtime.decode.sequence import Sequence
+from specdec_runtime.decode.text import StopText, TokenBytes
 from specdec_runtime.faults import ContractError
 from specdec_runtime.plan.schema import VERDICT_FIELDS, Plan
 
@@ -32,6 +34,7 @@ class Generation:
         programs: Programs,
         schedule: Schedule | None = None,
         held: Held | None = None,
+        tokens: TokenBytes | None = None,
     ) -> None:
         model, sampling = plan.target_model, request.sampling
         self.sequence = Sequence(request.prompt_ids)
@@ -40,9 +43,11 @@ class Generation:
         self.vocab_size = model.vocab_size
         eos_ids = plan.text.eos_ids if request.eos_ids is None else request.eos_ids
         max_len = min(len(self.sequence) + request.max_tokens, model.max_context)
-        self.limits = Limits(frozenset(eos_ids), max_len)
+        self.limits = Limits(frozenset(eos_ids), max_len, _stop_text(request, tokens), request.logprobs)
+        self._logprobs: list[dict[str, Any]] = []
         self.draft_kind = "draw" if sampling.judges else "step" if sampling.kind == "verify" else "sample"
         self._kind, self._promise = sampling.kind, sampling.promise
+        self._seed = sampling.seed if sampling.temperature > 0 else None
         columns = model.padded_vocab
         self._sampling = SamplingState(sampling, len(self.sequence), eos_ids, columns, held or Held())
         self.finish_reason: str | None = "length" if request.max_tokens == 0 else None
@@ -123,42 +128,45 @@ class Generation:
         """Plain steps in one submit: each writes its id to `tokens`, where the next one reads it, and its row to `out`."""
         writes = self.sequence.token_writes(len(self.sequence))
         writes += self.target.feed(1, steps - 1, feedback=1) + self._sampling.writes()
-        return Submit("verify", writes, [self._program(1)] * steps, [("target.out", 0, 2 * steps)])
+        return Submit("verify", writes, self._pass(1) * steps, self._pass_reads(steps))
 
     def verify_submit(self, proposal: Proposal | None) -> Submit:
-        """One target pass a round, after the proposal's own calls; what a cycle of one round reads last is `out`.
-
-        With more rounds the last read is where the device stands at the last one.
-        """
+        """One target pass a round, after the proposal's own calls. Its reads follow the proposal's; with more rounds the last
+        read is where the device stands at the last one."""
         num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
         writes = self.sequence.token_writes(len(self.sequence), proposal.ids if proposal else ())
         writes += self.target.feed(num_rows, (rounds - 1) * num_rows) + self._sampling.writes()
-        verify, out = [self._program(num_rows)], ("target.out", 0, 2 * num_rows * rounds)
+        judges = self.judges(proposal)
+        verify, out = self._pass(num_rows, judges), self._pass_reads(num_rows, rounds, judges)
         if not proposal or not proposal.calls:
-            return Submit("verify", writes, verify, [out])
-        if self.judges(proposal):
-            verify = self._judged_pass(num_rows)
-            out = ("target.verdict", 0, VERDICT_FIELDS * rounds)
+            return Submit("verify", writes, verify, out)
         calls = [*proposal.calls, *verify] + [*proposal.again, *verify] * (rounds - 1)
-        reads = [*proposal.reads, out] + ([("target.args", 0, 1)] if rounds > 1 else [])
+        reads = [*proposal.reads, *out] + ([("target.args", 0, 1)] if rounds > 1 else [])
         return Submit("round", [*writes, *proposal.writes], calls, reads)
 
     def judges(self, proposal: Proposal | None) -> bool:
         """Is it judged by probabilities? What the device did not draw is compared with the target's own draw, in every mode."""
         return self.draft_kind == "draw" and proposal is not None and bool(proposal.calls)
 
-    def _judged_pass(self, num_rows: int) -> list[str]:
-        """Its rows give probabilities, no ids: where nothing is filtered no noise is wanted."""
-        if self._kind == "filter":
-            return [self._program(num_rows), "draft.judge_filter"]
-        return [self._program(num_rows, "verify"), "draft.judge"]
-
     def fell_back(self, did: bool) -> None:
         if did:
             self._fallbacks["empty_residual"] = self._fallbacks.get("empty_residual", 0) + 1
 
-    def _program(self, num_rows: int, kind: str | None = None) -> str:
-        return f"target.{kind or self._kind}_{self._programs.width(self.target.model, num_rows)}"
+    def _pass(self, num_rows: int, judges: bool = False) -> list[str]:
+        """The calls of one pass of the target. Where it is judged and nothing is filtered, its rows need no noise."""
+        width = self._programs.width(self.target.model, num_rows)
+        filters = self._kind == "filter"
+        calls = [f"target.{'verify' if judges and not filters else self._kind}_{width}"]
+        if judges:
+            calls.append("draft.judge_filter" if filters else "draft.judge")
+        return calls + ([f"target.logprobs_{width}"] if self.limits.logprobs else [])
+
+    def _pass_reads(self, num_rows: int, rounds: int = 1, judges: bool = False) -> list[Read]:
+        """What the passes of a submit left to read: `out`, or the verdicts, first."""
+        said: Read = ("target.out", 0, 2 * num_rows * rounds)
+        if judges:
+            said = ("target.verdict", 0, VERDICT_FIELDS * rounds)
+        return [said] + ([top_read(num_rows * rounds)] if self.limits.logprobs else [])
 
     def stepped(self, num_steps: int) -> None:
         """Draft steps that were submits of their own."""
@@ -169,7 +177,7 @@ class Generation:
         self.sequence.landed(len(self.sequence))
         self.target.landed(num_rows)
         self._sampling.landed()
-        self._counts["num_target_passes"] += sum(call.startswith("target.") for call in batch.calls)
+        self._counts["num_target_passes"] += sum(map(is_pass, batch.calls))
         self._counts["num_draft_passes"] += sum(call.startswith(STEPS) for call in batch.calls)
 
     def settle(self, outcomes: list[Outcome]) -> None:
@@ -185,17 +193,22 @@ class Generation:
         for outcome in outcomes:
             for name in ("num_drafted", "num_accepted", "num_evaluated"):
                 self._counts[name] += getattr(outcome, name)
+            self._logprobs += outcome.logprobs or []
         if self.target.cached_len != committed - 1:
             raise ContractError("the target's KV is not one short of the committed tokens", "decode/state.py")
 
     def result(self) -> dict[str, Any]:
-        """What `--json` prints, less text, device and times."""
-        sequence = self.sequence
+        """What `--json` prints, less device and times; the text only where stop strings were asked for."""
+        sequence, text = self.sequence, self.limits.text
         token_ids = sequence.generated_ids
         return {
             "prompt_ids": sequence.ids[: sequence.prompt_len],
             "token_ids": token_ids,
+            **({"text": text.finish()} if text else {}),
             "finish_reason": self.finish_reason,
+            "stop": text.stop if text else None,
+            "seed": self._seed,
+            "logprobs": self._logprobs if self.limits.logprobs else None,
             "usage": {"prompt_tokens": sequence.prompt_len, "completion_tokens": len(token_ids)},
             "speculation": {
                 "mode": self._promise,
@@ -212,6 +225,15 @@ class Generation:
                 },
             },
         }
+
+
+def _stop_text(request: Request, tokens: TokenBytes | None) -> StopText | None:
+    """Without stop strings no text is made here."""
+    if not request.stop:
+        return None
+    if tokens is None:
+        raise ContractError("stop strings, but no table of tokens", "decode/state.py", "Hand over `tokens`")
+    return StopText(request.stop, tokens)
 
 
 STEPS = (

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from specdec_runtime.decode.logprobs import Row
 from specdec_runtime.faults import DeviceFault
 
 DECIDED, FELL_BACK = 1, 2  # flags of a row of `target.verdict`
@@ -21,6 +22,7 @@ class Verdict(NamedTuple):
 
     num_accepted: int  # drafts that stand, counted from the first
     next_id: int | None  # correction (some draft fell) or bonus (none did); None: that row was not finite
+    tops: Sequence[Row] = ()  # log-probabilities of the rows judged, where they were asked for
 
 
 def accept_greedy(drafted: Sequence[int], out: Sequence[int]) -> Verdict:

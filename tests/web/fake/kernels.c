@@ -114,3 +114,25 @@ i32 score(const i32* args, const float* logits, const i32* ids, float* scores) {
   }
   return 0;
 }
+
+i32 logprobs(const i32* args, const float* logits, const i32* out, float* top) {
+  for (i32 row = 0; row < args[1]; row++) {
+    const float* line = logits + row * PADDED;
+    i32 at = args[3] + row - (args[2] == 1);  // a pass that feeds back has moved on
+    i32 taken[5];
+    for (i32 j = 0; j < 5; j++) {
+      i32 best = -1;
+      for (i32 v = 0; v < VOCAB; v++) {
+        i32 is_taken = 0;
+        for (i32 i = 0; i < j; i++) is_taken |= taken[i] == v;
+        if (!is_taken && (best < 0 || line[v] > line[best])) best = v;
+      }
+      taken[j] = best;
+      top[12 * at + 2 + 2 * j] = (float)best;
+      top[12 * at + 3 + 2 * j] = line[best] - line[taken[0]];
+    }
+    top[12 * at] = line[out[2 * at]] - line[taken[0]];  // no logarithm, as in score
+    top[12 * at + 1] = 0.0f;
+  }
+  return 0;
+}

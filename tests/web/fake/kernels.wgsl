@@ -121,3 +121,28 @@ fn append(position: i32) -> u32 {
     scores[3 * row + 2] = first;
   }
 }
+
+//! logprobs
+@group(0) @binding(0) var<storage, read> args: array<i32>;
+@group(0) @binding(1) var<storage, read> logits: array<f32>;
+@group(0) @binding(2) var<storage, read> out: array<i32>;
+@group(0) @binding(3) var<storage, read_write> top: array<f32>;
+@compute @workgroup_size(1) fn logprobs() {
+  for (var row = 0; row < args[1]; row++) {
+    let at = args[3] + row - select(0, 1, args[2] == 1);
+    var taken = array<i32, 5>(-1, -1, -1, -1, -1);
+    for (var j = 0; j < 5; j++) {
+      var best = -1;
+      for (var v = 0; v < 300; v++) {
+        var is_taken = false;
+        for (var i = 0; i < j; i++) { is_taken = is_taken || taken[i] == v; }
+        if (!is_taken && (best < 0 || logits[row * 320 + v] > logits[row * 320 + max(best, 0)])) { best = v; }
+      }
+      taken[j] = best;
+      top[12 * at + 2 + 2 * j] = f32(best);
+      top[12 * at + 3 + 2 * j] = logits[row * 320 + best] - logits[row * 320 + taken[0]];
+    }
+    top[12 * at] = logits[row * 320 + out[2 * at]] - logits[row * 320 + taken[0]];
+    top[12 * at + 1] = 0.0;
+  }
+}
