@@ -1,4 +1,4 @@
-"""Kernels made wrong on purpose: their float order, or their noise, depends on the number of rows. The invariance check must report them.
+"""Kernels made wrong on purpose: their float order or noise depends on the number of rows. The invariance check must report them.
 
 Each is the real kernel built with one constant or loop changed when it has more than one row.
 """

@@ -6,9 +6,14 @@ Expected ids come from sampled_models.py. Invariant: as exactness_suite.py; the 
 from dataclasses import replace
 from itertools import product
 
-from exactness_suite import Case, check_case, expected_ids
+from exactness_suite import VOCAB, Case, check_case, expected_ids, models, plan_of, prompt_of
+from sampled_models import sampled
+from simulate import generate, plain_ids
+from specdec_runtime.backends.scripted import Script, ScriptedBackend
 from specdec_runtime.decode.programs import Programs
 from specdec_runtime.decode.sampling import Sampling
+from specdec_runtime.decode.sampling_state import Held
+from specdec_runtime.faults import DeviceFault
 
 BIASES = {
     "bias": Sampling(logit_bias={3: 4.0, 7: -4.0, 8: -4.0}),
@@ -52,6 +57,60 @@ def suite() -> list[Case]:
     return cases
 
 
+TURNS = [  # requests one after the other on one device
+    Sampling(),
+    Sampling(temperature=1.0, seed=5),
+    Sampling(temperature=1.0, seed=5),
+    Sampling(temperature=1.0, seed=5, logit_bias={3: 2.0, 4: 2.0, 9: -1.0}),
+    Sampling(),
+    Sampling(logit_bias={3: 2.0, 5: 6.0}),
+    Sampling(temperature=2.0, seed=2**64 - 1, allowed_ids=[1, 2, 3]),
+    Sampling(bad_words=[[1], [2]], allowed_ids=[1, 2, 3, 4]),
+    Sampling(logit_bias={3: 2.0}),
+    Sampling(temperature=1.0, seed=5),
+]
+WRITTEN = {  # numbers: 8 ints, 6 floats, and biases: of 16 columns, or of the ids that differ
+    True: [0, 14, 0, 8 + 16, 0, 8 + 3, 14 + 16, 14 + 3, 16, 8],
+    False: [0, 14, 14, 14 + 16, 0, 14 + 16, 14 + 16, 14 + 16, 14 + 16, 14],
+}
+
+
+def check_turns(known: bool) -> None:
+    """Each request finds what those before it left, and writes only what differs; with nothing known, everything it needs."""
+    case = Case(5, "model", 3, 90)
+    (target, draft), plan, held = models(case), plan_of(case), Held()
+    backend = ScriptedBackend(plan, target, draft)
+    written = []
+    for sampling in TURNS:
+        before = len(backend.submits)
+        ways = {"backend": backend, "eos_ids": (), "sampling": sampling, "held": held if known else None}
+        run = generate(plan, target, prompt_of(case), 6, "model", 3, **ways)
+        model = target if sampling.kind == "verify" else sampled(target, sampling, VOCAB)
+        assert run.ids == plain_ids(model, prompt_of(case), 6, case.max_context), sampling
+        writes = [write for batch in backend.submits[before:] for write in batch.writes]
+        written.append(sum(len(values) for name, _, values in writes if name.startswith("sampling.")))
+    assert written == WRITTEN[known], f"{written} numbers written"
+
+
+def check_failed_submits() -> None:
+    """One whose writes were lost, before any landed: the target alone tries again, with the writes."""
+    case = Case(5, "model", 3, 90, sampling=TURNS[3])
+    target, draft = models(case)
+    backend = ScriptedBackend(
+        plan_of(case), target, draft, Script(fail_before={3: DeviceFault("lost", "here")})
+    )
+    ways = {"backend": backend, "eos_ids": (), "sampling": case.sampling}
+    run = generate(plan_of(case), target, prompt_of(case), 9, "model", 3, **ways)
+    before = [batch.kind for batch in backend.submits[:4]]
+    assert before == ["prefill", "draft", "draft", "round"], "the first submit that writes is lost"
+    assert run.result["speculation"]["fallbacks"] == {"device_fault": 1}, "the draft's fault"
+    model = sampled(target, case.sampling, VOCAB)
+    assert run.ids == plain_ids(model, prompt_of(case), 9, case.max_context), "after a lost submit"
+
+
 def run_sampled_suite() -> None:
+    for known in (True, False):
+        check_turns(known)
+    check_failed_submits()
     for case in suite():
         check_case(case)

@@ -4,10 +4,9 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from exactness_suite import VOCAB, Case, check_case, expected_ids, models, plan_of, prompt_of, run_case
-from sampled_models import sampled
-from sampled_suite import suite
-from simulate import generate, plain_ids
+from exactness_suite import Case, check_case, expected_ids, models, plan_of, prompt_of, run_case
+from sampled_suite import TURNS, check_failed_submits, check_turns, suite
+from simulate import generate
 from specdec_runtime.backends.scripted import ScriptedBackend
 from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.decode.sampling_state import BAN, Bias, Held, bias_writes, ints_of
@@ -56,45 +55,9 @@ def test_the_mode_is_named():
     )
 
 
-SEQUENCE = [
-    Sampling(),
-    Sampling(temperature=1.0, seed=5),
-    Sampling(temperature=1.0, seed=5),
-    Sampling(temperature=1.0, seed=5, logit_bias={3: 2.0, 4: 2.0, 9: -1.0}),
-    Sampling(),
-    Sampling(logit_bias={3: 2.0, 5: 6.0}),
-    Sampling(temperature=2.0, seed=2**64 - 1, allowed_ids=[1, 2, 3]),
-    Sampling(bad_words=[[1], [2]], allowed_ids=[1, 2, 3, 4]),
-    Sampling(logit_bias={3: 2.0}),
-    Sampling(temperature=1.0, seed=5),
-]
-
-
-def sampling_writes(run):
-    """Of the last request: what its submits wrote to sampling.*."""
-    return [write for batch in run for write in batch.writes if write[0].startswith("sampling.")]
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_requests_in_turn_on_one_device(known):
-    """Each finds what those before it left, and writes only what differs; with nothing known everything it needs is written."""
-    target, draft = models(CASE)
-    plan = plan_of(CASE)
-    backend, held = ScriptedBackend(plan, target, draft), Held()
-    sizes = []
-    for sampling in SEQUENCE:
-        before = len(backend.submits)
-        model = sampled(target, sampling, VOCAB)
-        run = generate(
-            plan, target, prompt_of(CASE), 6, "model", 3, backend=backend, eos_ids=(), sampling=sampling,
-            held=held if known else None,
-        )  # fmt: skip
-        assert run.ids == plain_ids(model, prompt_of(CASE), 6, CASE.max_context), sampling
-        sizes.append(sum(len(values) for _, _, values in sampling_writes(backend.submits[before:])))
-    if known:  # 8 ints, 6 floats, and biases: of 16 columns, or of the ids that differ
-        assert sizes == [0, 14, 0, 8 + 16, 0, 8 + 3, 14 + 16, 14 + 3, 16, 8]
-    else:
-        assert sizes[0] == sizes[4] == 0 and sizes[5] == 14 + 16 and sizes[-1] == 14
+    check_turns(known)
 
 
 def test_a_submit_that_failed_leaves_nothing_known():
@@ -105,23 +68,12 @@ def test_a_submit_that_failed_leaves_nothing_known():
         backend = ScriptedBackend(plan, target, draft)
         backend._script.fail_before = script
         with pytest.raises(DeviceFault):
-            generate(plan, target, prompt_of(CASE), 6, backend=backend, sampling=SEQUENCE[3], held=held)
+            generate(plan, target, prompt_of(CASE), 6, backend=backend, sampling=TURNS[3], held=held)
         assert (held.ints is None, held.bias is None) == ((True, True) if 1 in script else (False, False))
 
 
 def test_the_draft_shares_a_submit_that_failed():
-    """The target alone tries again, with the writes."""
-    target, draft = models(CASE)
-    plan = plan_of(CASE)
-    backend = ScriptedBackend(plan, target, draft)
-    backend._script.fail_before = {4: DeviceFault("lost", "here")}
-    run = generate(
-        plan, target, prompt_of(CASE), 9, "model", 3, backend=backend, eos_ids=(), sampling=CASE.sampling
-    )
-    assert backend.submits[4].kind == "round" and run.result["speculation"]["fallbacks"] == {
-        "device_fault": 1
-    }
-    assert run.ids == plain_ids(sampled(target, CASE.sampling, VOCAB), prompt_of(CASE), 9, CASE.max_context)
+    check_failed_submits()
 
 
 def test_ints_are_what_the_plan_says():

@@ -183,12 +183,6 @@ def test_a_bad_value_is_named(name: str, value, where: str) -> None:
     assert caught.value.where == where
 
 
-def test_log_probabilities_are_refused_where_they_are_not_known() -> None:
-    asked = Request(PROMPT, 5, sampling=Sampling(temperature=1.0, mode="reject"), logprobs=1)
-    with pytest.raises(RequestError, match="mode reject"):
-        decode(PLAN, asked, make_drafter("off", PLAN))
-
-
 def test_stop_strings_need_the_table() -> None:
     with pytest.raises(ContractError, match="no table"):
         decode(PLAN, Request(PROMPT, 5, stop=["a"]), make_drafter("off", PLAN))
