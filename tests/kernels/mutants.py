@@ -12,14 +12,17 @@ from unittest.mock import patch
 from specdec_compiler.kernels import OPS, Op, Params
 from specdec_compiler.kernels import attention as attention_file
 from specdec_compiler.kernels import attention_gpu as attention_gpu_file
+from specdec_compiler.kernels import filter_cpu as filter_cpu_file
+from specdec_compiler.kernels import filter_gpu as filter_gpu_file
 from specdec_compiler.kernels import linear as linear_file
 from specdec_compiler.kernels import linear_gpu as linear_gpu_file
 from specdec_compiler.kernels import sample as sample_file
 from specdec_compiler.kernels.base import Form
+from specdec_compiler.kernels.filter import MIN_LEN
 
 from .cases import EPS
 from .forms import kinds
-from .invariance import Spec, heads
+from .invariance import FILTER_EDITS, FILTER_SHAPE, Spec, heads
 
 K = 1536
 GROUPS = K // 32
@@ -64,6 +67,7 @@ _CHANGES = {
     "qkv_rope": (None, (linear_gpu_file, "LANES", 16)),
     "attention": ((attention_file, "SPLIT", 128), None),
     "attention_split": (None, (attention_gpu_file, "PEAK_LANES", 8)),
+    "process": ((filter_cpu_file, "PROMPT_LEN", MIN_LEN), (filter_gpu_file, "PROMPT_LEN", MIN_LEN)),
     "sample": ((sample_file, "NOISE", 1), None),
     "sample_split": (None, (sample_file, "NOISE", 1)),
 }
@@ -76,6 +80,7 @@ MUTANT_SPECS = [
     Spec("mutant_gate_up_quantize", {"n": 64, **_NORMED}, widths=(1, 2)),
     Spec("mutant_qkv_rope", {"n": 384, **_NORMED, **_HEADS}, 256, widths=(1, 2)),
     Spec("mutant_choose_sampled", {"n": 301, "padded": 320, "tokens": 600, "bias": 320}, 40, widths=(1, 2)),
+    Spec("mutant_filtered", FILTER_SHAPE, 40, (1, 2), edit=FILTER_EDITS["penalties"]),
     Spec("mutant_attend", _HEADS | {"k": 256}, 256, widths=(1, 2)),
 ]
 

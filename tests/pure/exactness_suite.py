@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import product
 
+from filtered_models import filtered
 from plan_factory import load_made
 from sampled_models import sampled
 from simulate import Pass, Run, generate, mostly, passes, plain_ids, recount, seeded
@@ -101,7 +102,10 @@ def run_case(case: Case) -> Run:
 
 def expected_ids(case: Case) -> list[int]:
     target, _ = models(case)
-    if case.sampling.kind != "verify":
+    if case.sampling.kind == "filter":
+        eos_ids = plan_of(case).text.eos_ids if case.eos_ids is None else case.eos_ids
+        target = filtered(target, case.sampling, len(prompt_of(case)), eos_ids, VOCAB)
+    elif case.sampling.kind == "sample":
         target = sampled(target, case.sampling, VOCAB)
     return plain_ids(target, prompt_of(case), case.max_tokens, case.max_context, case.eos_ids)
 

@@ -81,6 +81,7 @@ ALLOWED = {
     "drafters/": ("decode", "plan", "faults"),
     "backends/scripted": (
         "decode.effects",
+        "decode.pipeline",
         "decode.rng",
         "decode.rules",
         "decode.sampling_state",

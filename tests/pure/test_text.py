@@ -10,7 +10,6 @@ from specdec_runtime import drive
 from specdec_runtime.backends.scripted import ScriptedBackend
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
-from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.decode.text import MAX_STOP_LEN, MAX_STOPS, ByteTable, StopText, StreamDecoder
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import ContractError, DeviceFault, RequestError

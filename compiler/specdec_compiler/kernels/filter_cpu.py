@@ -155,6 +155,11 @@ def _weights4(value, top):
     return T.min(rounded, splat(T.int32(int(UNIT) - 1)))
 
 
+BINS = (
+    1024  # of the values that weigh something, in which masses are summed where the candidates do not suffice
+)
+
+
 class _Row:
     """One row on the CPU: its values, then the candidates among them, and searches over either."""
 
@@ -167,7 +172,8 @@ class _Row:
         self.low, self.high, self.limit = local(1, "int32"), local(1, "int32"), local(1, "float32")
         self.above, self.sums = local(2, "int32"), local(2, "int32")
         self.sums4, self.w4 = local(2, I32X4), local(1, I32X4)
-        self.fits = local(1, "int32")
+        self.fits, self.chosen = local(1, "int32"), local(1, "int32")
+        self.bins, self.bin4 = local(2 * BINS, "int32"), local(1, I32X4)
 
     def values(self, i):
         return load4(self.z, self.base + i * 4)
@@ -203,10 +209,16 @@ class _Row:
             with when(max_lanes(value) >= self.lower[0]):
                 for j in range(4):
                     one = self.z[self.base + i * 4 + j]
-                    with when(one >= self.lower[0]):
-                        with when(self.num[0] < CANDIDATES):
-                            store(self.listed, self.num[0], one)
-                        store(self.num, 0, self.num[0] + 1)
+                    self._list(one, one >= self.lower[0])
+        self._end_list()
+
+    def _list(self, value, condition) -> None:
+        with when(condition):
+            with when(self.num[0] < CANDIDATES):
+                store(self.listed, self.num[0], value)
+            store(self.num, 0, self.num[0] + 1)
+
+    def _end_list(self) -> None:
         end = T.bind(T.min(self.num[0], CANDIDATES))
         for j in range(4):  # the last vector's rest weighs nothing
             store(self.listed, end + j, f32(DROPPED))
@@ -263,13 +275,76 @@ class _Row:
     def weigh_row(self, at_least, limit) -> None:
         self._over_row(at_least, limit, lambda v: _weights4(v, self.top[0]))
 
+    def _bins_of(self, value) -> None:
+        """bin4: the bins of four values, the largest values' first. They ascend as the values fall, whatever the rounding."""
+        far = (splat(self.top[0]) - value) * splat(f32(BINS / WEIGHTLESS))
+        near = T.max(T.min(far, splat(f32(BINS - 1))), splat(f32(0)))
+        store(self.bin4, 0, T.cast(near, I32X4))
+        # of a value that is not finite the cast may give anything
+        bounded = T.max(T.min(self.bin4[0], splat(T.int32(BINS - 1))), splat(T.int32(0)))
+        store(self.bin4, 0, bounded)
+
+    def search_bins(self, goal, lowest) -> None:
+        """As search over the row by weights: the bin in which the goal is reached first, then its ids as the candidates."""
+        with T.serial(0, 2 * BINS // 4) as i:
+            store4(self.bins, i * 4, splat(T.int32(0)))
+        with T.serial(0, self.fours) as i:
+            value = self.values(i)
+            with when(max_lanes(value) >= lowest):
+                self._bins_of(value)
+                store(self.w4, 0, _weights4(value, self.top[0]))
+                for j in range(4):
+                    with when(self.z[self.base + i * 4 + j] >= lowest):
+                        self._into_bin(lane(self.bin4[0], j), lane(self.w4[0], j))
+        store(self.chosen, 0, T.int32(0))
+        for half in range(2):
+            store(self.sums, half, T.int32(0))
+        with T.serial(0, BINS) as number:
+            high, low = self.bins[2 * number], self.bins[2 * number + 1]
+            before = mass_of(self.sums[0], self.sums[1]) < goal
+            store(self.fits, 0, T.Select(before, T.int32(1), T.int32(0)))
+            reached = mass_of(self.sums[0] + high, self.sums[1] + low) >= goal
+            with when(T.And(self.fits[0] == 1, reached)):
+                store(self.chosen, 0, number)
+                for half in range(2):
+                    store(self.above, half, self.sums[half])
+            store(self.sums, 0, self.sums[0] + high)
+            store(self.sums, 1, self.sums[1] + low)
+        self._gather_bin(lowest)
+        with when(self.num[0] <= CANDIDATES):
+            self.weigh()
+            self._halve(goal, lowest, self.weigh_listed)
+        with when(self.num[0] > CANDIDATES):
+            self.search(goal, lowest, self.weigh_row)
+
+    def _into_bin(self, number, weight) -> None:
+        store(self.bins, 2 * number, self.bins[2 * number] + T.shift_right(weight, T.int32(HALF_BITS)))
+        low = T.bitwise_and(weight, T.int32((1 << HALF_BITS) - 1))
+        store(self.bins, 2 * number + 1, self.bins[2 * number + 1] + low)
+
+    def _gather_bin(self, lowest) -> None:
+        """The candidates become the values of the chosen bin."""
+        store(self.num, 0, T.int32(0))
+        with T.serial(0, self.fours) as i:
+            self._bins_of(self.values(i))
+            inside = T.Select(self.bin4[0] == splat(self.chosen[0]), self.values(i), splat(f32(DROPPED)))
+            with when(max_lanes(inside) >= lowest):
+                for j in range(4):
+                    one = self.z[self.base + i * 4 + j]
+                    self._list(one, T.And(lane(self.bin4[0], j) == self.chosen[0], one >= lowest))
+        self._end_list()
+
     def search(self, goal, lowest, measure) -> None:
         """low becomes the key of the largest value from `lowest` on, whose measure reaches the goal; that of `lowest` must."""
+        for half in range(2):
+            store(self.above, half, T.int32(0))
+        self._halve(goal, lowest, measure)
+
+    def _halve(self, goal, lowest, measure) -> None:
+        """`above` is the measure of what `measure` does not see."""
         store(self.low, 0, key_of(lowest))
         store(self.high, 0, key_of(self.top[0]))
         store(self.limit, 0, f32(3.4e38))
-        for half in range(2):
-            store(self.above, half, T.int32(0))
         with T.serial(0, 32) as _, when(self.low[0] < self.high[0]):
             middle = T.bind(upper_middle(self.low[0], self.high[0]))
             measure(value_of(middle), self.limit[0])
@@ -332,7 +407,7 @@ def _thresholds_cpu(found: _Row, ints, floats, limit) -> None:
         with when(fast[0] == 1):
             found.search(goal[0], T.max(lowest[0], found.lower[0]), found.weigh_listed)
         with when(fast[0] == 0):
-            found.search(goal[0], lowest[0], found.weigh_row)
+            found.search_bins(goal[0], lowest[0])
         store(limit, 0, T.max(limit[0], value_of(found.low[0])))
     with when(floats[MIN_P] > f32(0)):
         least = log1(T.max(floats[MIN_P], f32(1e-37)))

@@ -16,7 +16,16 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from specdec_runtime.backends.scripted_sampling import draw, judged, logits_of, sampled_id, seed_of, shares_of
+from specdec_runtime.backends.scripted_sampling import (
+    draw,
+    filtered_id,
+    filtered_shares,
+    judged,
+    logits_of,
+    sampled_id,
+    seed_of,
+    shares_of,
+)
 from specdec_runtime.decode.effects import KINDS, Readback, Submit
 from specdec_runtime.decode.rng import DRAFT
 from specdec_runtime.faults import ContractError
@@ -201,8 +210,11 @@ class ScriptedBackend:
             raise ContractError("there is no such program", program)
         role, operation = program.split(".")
         lane, width = self._lanes[role], self._widths[program]
-        if operation in ("accept", "follow", "judge"):
-            {"accept": self._accept, "follow": self._follow, "judge": self._judge}[operation]()
+        if operation in ("accept", "follow"):
+            self._accept() if operation == "accept" else self._follow()
+            return
+        if operation.startswith("judge"):
+            self._judge(operation == "judge_filter")
             return
         if not lane.tensor("args")[1] and self._stopped:
             return
@@ -226,18 +238,20 @@ class ScriptedBackend:
             at = 2 * (first + row)
             if operation.startswith("draw") and row == num_rows - 1:
                 self._keep(lane, finite)
-            chosen = self._choose(lane, operation, prefix) if finite else None
+            chosen = self._choose(lane, operation, prefix, first + row) if finite else None
             lane.tensor("out")[at : at + 2] = [chosen or 0, int(chosen is not None)]
             if operation.startswith("measure"):
                 lane.tensor("stats")[at : at + 2] = self._stats(prefix) if finite else (nan, nan)
         if lane.tensor("args")[2]:
             self._feed_back(lane, start + num_rows, first + num_rows)
 
-    def _choose(self, lane: _Lane, operation: str, prefix: tuple[int, ...]) -> int | None:
+    def _choose(self, lane: _Lane, operation: str, prefix: tuple[int, ...], out_row: int) -> int | None:
         """The id after this prefix; None where there is none to choose."""
-        if not operation.startswith(("sample", "draw")):
+        if not operation.startswith(("sample", "filter", "draw")):
             return lane.next_id(prefix)
         logits = logits_of(lane.next_id, prefix, lane.model.vocab_size)
+        if operation.startswith("filter"):  # the history is that of `tokens`, not that of the KV
+            return filtered_id(logits, self.tensors["tokens"][: len(prefix)], out_row, self.tensors)
         if operation.startswith("sample"):
             return sampled_id(logits, len(prefix), self.tensors)
         shares, offset = shares_of(logits, self.tensors), len(prefix) - self.tensors["target.args"][0] - 1
@@ -255,7 +269,7 @@ class ScriptedBackend:
         place = len(prefix) - self.tensors["target.args"][0] - 1
         self._q[place] = shares_of(logits, self.tensors) if finite else None
 
-    def _judge(self) -> None:
+    def _judge(self, filtered: bool) -> None:
         """The verdict on the drafts of the verify pass before, from what both models say of the prefixes that their cells hold."""
         start, num_rows, _, first = self.tensors["target.args"]
         if self._stopped or not num_rows:
@@ -267,7 +281,13 @@ class ScriptedBackend:
         for row, prefix in enumerate(lane.prefixes):
             logits = logits_of(lane.next_id, prefix, lane.model.vocab_size)
             fine = self.tensors["target.out"][2 * (first + row) + 1]
-            p.append(shares_of(logits, self.tensors) if fine else None)
+            history = self.tensors["tokens"][: len(prefix)]
+            shares = (
+                filtered_shares(logits, history, first + row, self.tensors)
+                if filtered
+                else shares_of(logits, self.tensors)
+            )
+            p.append(shares if fine else None)
         row = judged(self.tensors, start, p, [self._q[i] for i in range(num_rows - 1)])
         self._write("target.verdict", VERDICT_FIELDS * (first // num_rows), row)
         count, token_id, flags, _ = row

@@ -5,10 +5,11 @@ Knows neither requests nor programs' names: what the decode core did not write c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import exp, inf, log
 from typing import Any
 
+from specdec_runtime.decode.pipeline import Processors, process
 from specdec_runtime.decode.rng import RESIDUAL, cycle_position, gumbel, uniform
 from specdec_runtime.decode.rules import (
     BLOCK,
@@ -19,8 +20,10 @@ from specdec_runtime.decode.rules import (
     reject_bounds,
     reject_count,
 )
-from specdec_runtime.decode.sampling_state import BIAS, BLOCK_RULE, FLAGS, NOISE
+from specdec_runtime.decode.sampling_state import BANNED as HAS_BANNED
+from specdec_runtime.decode.sampling_state import BIAS, BLOCK_RULE, FLAGS, MASK, NOISE, PENALTIES, STOPS
 from specdec_runtime.decode.verify import DECIDED, FELL_BACK
+from specdec_runtime.plan.schema import BANNED_FIELDS, OUT_ROWS
 
 NextId = Callable[[tuple[int, ...]], int]
 WORD = 0xFFFFFFFF
@@ -47,6 +50,58 @@ def sampled_id(logits: list[float], position: int, tensors: dict[str, list[Any]]
         if best_id is None or value > best:
             best, best_id = value, token_id
     return best_id
+
+
+def filtered_id(
+    logits: list[float], history: Sequence[int], out_row: int, tensors: dict[str, list[Any]]
+) -> int | None:
+    """The same after every processor; what `history` holds is what the device's `tokens` hold."""
+    z = process(logits, history, processors_of(tensors, out_row))
+    if z is None:
+        return None
+    ints = tensors["sampling.ints"]
+    seed = (ints[1] & WORD) << 32 | ints[0] & WORD
+    if ints[FLAGS] & NOISE:
+        z = [value + gumbel(seed, len(history), token_id) for token_id, value in enumerate(z)]
+    return z.index(max(z))
+
+
+def processors_of(tensors: dict[str, list[Any]], out_row: int) -> Processors:
+    """What the tensors say of the row that goes to `out_row`; of what no flag names, nothing."""
+    ints, floats = tensors["sampling.ints"], tensors["sampling.floats"]
+    flags, mask = ints[FLAGS], tensors["sampling.mask"]
+    penalties = floats[3:6] if flags & PENALTIES else (1.0, 0.0, 0.0)
+    words = len(mask) // OUT_ROWS
+    banned = [
+        tensors["sampling.banned"][i * BANNED_FIELDS :] for i in range(ints[7] if flags & HAS_BANNED else 0)
+    ]
+    return Processors(
+        noise=bool(flags & NOISE),
+        inverse_t=floats[0],
+        prompt_len=ints[3],
+        repetition=penalties[0],
+        frequency=penalties[1],
+        presence=penalties[2],
+        bias=tensors["sampling.bias"] if flags & BIAS else None,
+        mask=(lambda v: bool(mask[out_row * words + v // 32] >> v % 32 & 1)) if flags & MASK else None,
+        banned=[row[1 : 1 + row[0]] for row in banned],
+        stops=ints[STOPS : STOPS + ints[5]] if ints[5] else (),
+        min_len=ints[4],
+        top_k=ints[2],
+        top_p=floats[1],
+        min_p=floats[2],
+    )
+
+
+def filtered_shares(
+    logits: list[float], history: Sequence[int], out_row: int, tensors: dict[str, list[Any]]
+) -> list[float] | None:
+    """The distribution that filtered_id draws from."""
+    z = process(logits, history, processors_of(tensors, out_row))
+    if z is None:
+        return None
+    parts = [exp(value - max(z)) for value in z]
+    return [part / sum(parts) for part in parts]
 
 
 # --- the draws and the judge of `reject` and `block` ------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from specdec_runtime.decode.sampling import PLAIN, Sampling, check_sampling
 from specdec_runtime.decode.sampling_state import MAX_STOPS
 from specdec_runtime.decode.text import check_stops
 from specdec_runtime.faults import RequestError
-from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan, program_widths
+from specdec_runtime.plan.schema import MAX_ROWS, OUT_ROWS, Plan
 
 MAX_K = MAX_ROWS - 1
 MAX_STEPS = 8  # more gain little, and waste what follows the end of an answer
@@ -46,7 +46,7 @@ def check_request(plan: Plan, request: Request) -> None:
     check_several(request.rounds, "rounds", MAX_ROUNDS)
     check_sampling(plan, request.sampling)
     check_stops(request.stop)
-    _check_logprobs(request)
+    check_count(request.logprobs, "logprobs", MAX_LOGPROBS)
     check_choice(plan, request)
     check_ids(plan, request.prompt_ids, "prompt_ids")
     check_room(plan, len(request.prompt_ids), 1)
@@ -54,19 +54,9 @@ def check_request(plan: Plan, request: Request) -> None:
         check_ids(plan, request.eos_ids, "eos_ids")
 
 
-def _check_logprobs(request: Request) -> None:
-    """The device tells them for the ids of `out`, which are the committed ones in these modes only."""
-    check_count(request.logprobs, "logprobs", MAX_LOGPROBS)
-
-
 def check_choice(plan: Plan, request: Request) -> None:
-    """The bundle has the programs, and this runtime the accept rule, for the sampling asked."""
+    """This runtime has the accept rule, and the device the room, for the sampling asked."""
     sampling = request.sampling
-    if f"target.{sampling.kind}_1" not in program_widths(plan.target_model):
-        message = (
-            "this bundle has no programs for top-k, top-p, min-p, penalties, min_tokens or banned sequences"
-        )
-        raise RequestError(message, "sampling", "Leave these out")
     num_stops = len(plan.text.eos_ids if request.eos_ids is None else request.eos_ids)
     if sampling.min_tokens and num_stops > MAX_STOPS:
         message = f"{num_stops} ids end an answer"
