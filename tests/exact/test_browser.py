@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from runs import Native, check_books, random_prompt, vocab_for
+from specdec_runtime.decode.sampling import Sampling
 from specdec_tools.browser import BrowserOptions, page_session
 from specdec_tools.serve import running_site
 
@@ -79,3 +80,39 @@ def test_ids_and_scores(tiny_bundle, browser_seed: int, backend: str) -> None:
     if backend != "webgpu":
         prompt = random_prompt(browser_seed, vocab_for(browser_seed))
         assert Native(bundle).run(prompt, MAX_TOKENS)["token_ids"] == plain["token_ids"]
+
+
+DRAWN = [{}, {"temperature": 1.2, "seed": 6, "top_k": 30, "presence_penalty": 0.5}]
+WAYS = [
+    {"drafter": "off", "k": 0, "plain_steps": 1},
+    {"drafter": "off", "k": 0, "plain_steps": 4},
+    {"drafter": "model", "k": 3, "rounds": 4},
+    {"drafter": "chain", "k": 7, "rounds": 1},
+]
+
+
+async def _with_logprobs(bundle: Path, prompt: list[int], backend: str) -> list[list[dict]]:
+    """Greedy, and drawn from what processors leave; each of them plain and drafted."""
+    asked = {"prompt_ids": prompt, "max_tokens": MAX_TOKENS, "logprobs": 3}
+    with running_site(bundle) as site:
+        async with page_session(site.url, OPTIONS[backend]) as page:
+            await page.load("bundle/")
+            return [[await page.generate(asked | drawn | way) for way in WAYS] for drawn in DRAWN]
+
+
+@pytest.mark.parametrize("backend", ["wasm", "webgpu"])
+def test_logprobs(tiny_bundle, backend: str) -> None:
+    """One entry a token, the same however it was drafted; the ids are those without them."""
+    bundle, prompt = tiny_bundle(1, vocab_for(1)), random_prompt(1, vocab_for(1))
+    native = Native(bundle)
+    for drawn, results in zip(DRAWN, asyncio.run(_with_logprobs(bundle, prompt, backend)), strict=True):
+        plain = results[0]
+        assert [one["id"] for one in plain["logprobs"]] == plain["token_ids"]
+        assert plain["seed"] == drawn.get("seed")
+        for way, result in zip(WAYS, results, strict=True):
+            assert result["token_ids"] == plain["token_ids"], (drawn, way)
+            assert result["logprobs"] == plain["logprobs"], (drawn, way)
+        if backend == "wasm":
+            sampling = Sampling(**drawn)
+            same = native.run(prompt, MAX_TOKENS, sampling=sampling, logprobs=3)
+            assert (same["token_ids"], same["logprobs"]) == (plain["token_ids"], plain["logprobs"])

@@ -169,6 +169,17 @@ def test_logprobs(rig: BrowserRig, fake_bundle: Path) -> None:
     assert all(one == found[0] for one in found)
 
 
+def test_a_seed_is_told(rig: BrowserRig, fake_bundle: Path) -> None:
+    """Given, or drawn by the worker; at temperature 0 nothing is drawn. null is as if left out."""
+    session = rig.shared(fake_bundle, "wasm")
+    greedy = _generate(rig, session, max_tokens=5, seed=7, stop=None, logprobs=None, top_k=None)
+    assert (greedy["speculation"]["mode"], greedy["seed"]) == ("greedy", None)
+    given = _generate(rig, session, max_tokens=5, temperature=0.5, seed=2**53 - 1)
+    assert (given["speculation"]["mode"], given["seed"]) == ("coupled", 2**53 - 1)
+    drawn = {_generate(rig, session, max_tokens=1, temperature=0.5)["seed"] for _ in range(3)}
+    assert len(drawn) == 3 and all(0 <= seed < 2**53 for seed in drawn)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "where"),
     [
