@@ -15,12 +15,22 @@ from sampled_models import sampled
 from simulate import Run
 from specdec_runtime.backends.scripted_sampling import logits_of
 from specdec_runtime.decode import rules
+from specdec_runtime.decode.pipeline import Processors, process
 from specdec_runtime.decode.rng import ACCEPT, DRAFT, RESIDUAL, gumbel, uniform
 from specdec_runtime.decode.sampling import Sampling
 
 
-def shares(model, prefix: tuple[int, ...], sampling: Sampling) -> list[float]:
+def shares(model, prefix: tuple[int, ...], sampling: Sampling, model_is_target: bool = True) -> list[float]:
+    """Of the target after its processors; a draft leaves the truncations out."""
     logits = logits_of(model, prefix, VOCAB)
+    if model_is_target and sampling.truncates:
+        z = process(
+            logits,
+            prefix,
+            Processors(True, 1 / sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p),
+        )
+        assert z is not None
+        return [exp(value - max(z)) / sum(exp(other - max(z)) for other in z) for value in z]
     banned = {word[0] for word in sampling.bad_words}
     allowed = set(range(VOCAB) if sampling.allowed_ids is None else sampling.allowed_ids) - banned
     biased = [
@@ -51,11 +61,11 @@ def cycle(case: Case, ids: list[int], k: int) -> tuple[list[int], int]:
     target, draft = models(case)
     seed, drafted = case.sampling.seed, []
     for i in range(k):
-        q = shares(draft, (*ids, *drafted), case.sampling)
+        q = shares(draft, (*ids, *drafted), case.sampling, False)
         drafted.append(drawn(q, seed, len(ids) + i, i, DRAFT))
     prefixes = [(*ids, *drafted[:i]) for i in range(k + 1)]
     p = [shares(target, prefix, case.sampling) for prefix in prefixes]
-    q = [shares(draft, prefix, case.sampling) for prefix in prefixes[:k]]
+    q = [shares(draft, prefix, case.sampling, False) for prefix in prefixes[:k]]
     uniforms = [uniform(seed, len(ids) + i + i * 2**24, 0, ACCEPT) for i in range(k)]
     judged = rules.judge(case.sampling.mode, p, q, drafted, uniforms)
     count = judged.num_accepted
@@ -148,6 +158,10 @@ def suite() -> list[Case]:
         for schedule, costs in product(("heuristic", "break_even"), ("gpu", "free", "linear")):
             cases.append(replace(base, schedule=schedule, costs=costs, k=7))
         cases.append(replace(base, drafter="off", steps=4))
+        cases += [
+            replace(base, sampling=Sampling(2.0, mode, seed=5, top_k=top_k, top_p=top_p), rounds=rounds)
+            for (top_k, top_p), rounds in product(((3, 1.0), (0, 0.7), (1, 1.0)), (1, 3))
+        ]
     return cases
 
 
