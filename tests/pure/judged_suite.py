@@ -11,6 +11,7 @@ from itertools import product
 from math import exp, inf, log
 
 from exactness_suite import VOCAB, Case, models, prompt_of, run_case
+from filtered_models import filtered
 from sampled_models import sampled
 from simulate import Run
 from specdec_runtime.backends.scripted_sampling import logits_of
@@ -76,15 +77,17 @@ def cycle(case: Case, ids: list[int], k: int) -> tuple[list[int], int]:
 def opinion(case: Case, run: Run) -> Opinion:
     """Of the whole run: its cycles' places and widths are those that were submitted."""
     target, _ = models(case)
-    alone = sampled(target, case.sampling, VOCAB)
     prompt = prompt_of(case)
+    alone = sampled(target, case.sampling, VOCAB)
+    if case.sampling.truncates:
+        alone = filtered(target, case.sampling, len(prompt), case.eos_ids or (), VOCAB)
     found = Opinion(list(prompt))
     max_len = min(len(prompt) + case.max_tokens, case.max_context)
     ended = False
     for batch, readback in zip(run.backend.submits, run.backend.readbacks, strict=True):
         if batch.kind not in ("round", "verify") or readback is None:
             continue
-        rounds = batch.calls.count("draft.judge")
+        rounds = sum(call.startswith("draft.judge") for call in batch.calls)
         rows = next(values[1] for name, _, values in batch.writes if name == "target.args")
         plain = len(batch.calls) if not rounds and rows == 1 else 1
         for _ in range(rounds or plain):
