@@ -115,3 +115,18 @@ def test_what_the_bias_bans_never_comes(tiny_bundle) -> None:
         )
         ids = native.run(prompt, 40, "model", 4, rounds=2, eos_ids=(), sampling=sampling)["token_ids"]
         assert set(ids) <= set(range(60, 90)) and len(set(ids)) > 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_log_probabilities_are_those_of_what_was_committed(tiny_bundle, mode: str) -> None:
+    """Of accepted drafts and of residual draws alike: the raw softmax after the tokens before."""
+    native, prompt = Native(tiny_bundle(4, 301)), random_prompt(4, 301)
+    sampling = Sampling(2.0, mode, seed=3)
+    result = native.run(prompt, 16, "model", 3, rounds=2, eos_ids=(), sampling=sampling, logprobs=1)
+    counts = result["speculation"]
+    assert 0 < counts["num_accepted"] < counts["num_evaluated"]
+    for i, told in enumerate(result["logprobs"]):
+        logits = logits_after(native, [*prompt, *result["token_ids"][:i]])
+        wanted = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+        assert told["id"] == result["token_ids"][i]
+        assert told["logprob"] == pytest.approx(wanted[told["id"]], abs=1e-4)
