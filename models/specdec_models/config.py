@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 GROUP = 32
+MAX_ROWS = 8  # of the widest verify pass
 OUT_ROWS = 32  # rows of a model's ids and flags: those of all passes of a submit
 SAMPLING_INTS, SAMPLING_FLOATS = 64, 16  # elements of the plan's tensors sampling.ints and sampling.floats
 BANNED = (32, 8)  # shape of sampling.banned
@@ -59,7 +60,7 @@ class RuntimeConfig:
 @dataclass(frozen=True)
 class ProgramShape:
     """One program: its rows, whether it ends in logits and ids or only fills the KV, how an id is chosen ("argmax" | "sample" |
-    "filter"), and whether it says how sure each row is."""
+    "filter", of the target alone, | "draw", of a draft alone), and whether it says how sure each row is."""
 
     width: int
     head: bool

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from specdec_compiler.kernels import Params
-from specdec_compiler.kernels.base import OUT_ROWS
+from specdec_compiler.kernels.base import MAX_ROWS, OUT_ROWS
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, readable
 
 from .filter_cases import HARD, SETTINGS, settings
@@ -594,6 +594,132 @@ def _accept_rows() -> list[Case]:
     return rows
 
 
+def bad_rows(argument: str, *numbers: int) -> Edit:
+    """Those rows, of MAX_ROWS, have one id that is not finite."""
+
+    def edit(a: Arrays, p: Params, levels: int) -> None:
+        for row in numbers:
+            a[argument].reshape(MAX_ROWS, -1)[row, 5] = np.inf
+
+    return edit
+
+
+def flags_down(*numbers: int) -> Edit:
+    def edit(a: Arrays, p: Params, levels: int) -> None:
+        a["out"].reshape(OUT_ROWS, 2)[[int(a["args"][3]) + row for row in numbers], 1] = 0
+
+    return edit
+
+
+def same_rows(a: Arrays, p: Params, levels: int) -> None:
+    """q is p: all is accepted."""
+    z = a["logits"].reshape(MAX_ROWS, -1)[:, : int(p["vocab"])]
+    a["q"].reshape(MAX_ROWS, -1)[:, : int(p["vocab"])] = z * np.float32(a["floats"][0])
+
+
+def far_rows(a: Arrays, p: Params, levels: int) -> None:
+    """The draft is sure of what the target bans: nothing is accepted."""
+    a["ints"][6] |= 2
+    a["bias"][:] = 0
+    a["q"].reshape(MAX_ROWS, -1)[:, : int(p["vocab"])] = -3.4e38
+    for row in range(MAX_ROWS - 1):
+        drafted = a["tokens"][int(a["args"][0]) + 1 + row] = 7 + row
+        a["q"].reshape(MAX_ROWS, -1)[row, drafted], a["bias"][drafted] = 3, -3e38
+
+
+def impossible_draft(a: Arrays, p: Params, levels: int) -> None:
+    """q is p, and the second draft is banned in both: what is left of p is empty."""
+    a["ints"][6] |= 2
+    a["bias"][:] = 0
+    a["bias"][a["tokens"][int(a["args"][0]) + 2]] = -3e38
+    same_rows(a, p, levels)
+    a["q"].reshape(MAX_ROWS, -1)[:, a["tokens"][int(a["args"][0]) + 2]] = -3.4e38
+
+
+def seeded(seed: int, flags: int = 1, first: int = 0) -> Edit:
+    def edit(a: Arrays, p: Params, levels: int) -> None:
+        a["ints"][:2], a["ints"][6], a["args"][3] = (seed, 0), flags, first
+
+    return edit
+
+
+def _judge_rows() -> list[Case]:
+    """Both rules over many seeds, so that each number of drafts stands in some; rows of no use; every round of a submit."""
+    small: dict[str, int | str] = {"columns": 320, "vocab": 301, "tokens": 600}
+    rows = []
+    for rule, flags in (("reject", 1), ("block", 33)):
+        for seed in range(12):
+            name = f"judge {rule} seed {seed}"
+            rows.append(Case(name, "judge", small, 17, 1 + seed % 8, seeded(seed, flags, 1 + seed % 8)))
+        for seed in range(6):
+            rows.append(
+                Case(f"judge {rule} wide seed {seed}", "judge", small, 255, 8, seeded(99 + seed, flags, 24))
+            )
+        hard = {
+            "q is p": same_rows,
+            "q is p, the bonus row not finite": both(same_rows, flags_down(3)),
+            "nothing stands": far_rows,
+            "an empty residual": impossible_draft,
+            "a draft that is not finite": both(same_rows, bad_rows("q", 1)),
+            "a row that is not finite": both(same_rows, bad_rows("logits", 2)),
+            "the first row is not finite": bad_rows("logits", 0),
+            "a row without a flag": both(same_rows, flags_down(1)),
+        }
+        for name, edit in hard.items():
+            rows.append(Case(f"judge {rule} {name}", "judge", small, 40, 4, both(seeded(5, flags), edit)))
+        rows.append(Case(f"judge {rule} after a stop", "judge", small, 40, 0, seeded(5, flags)))
+        big: dict[str, int | str] = {"columns": 49152, "vocab": 49152, "tokens": 600}
+        rows.append(Case(f"judge {rule} 49152", "judge", big, 40, 4, seeded(6, flags)))
+    return rows
+
+
+def _draw_rows() -> list[Case]:
+    rows = []
+    for n, padded, vocab, columns in ((301, 320, 301, 320), (3, 32, 3, 32), (49152, 49152, 49152, 49152)):
+        for m, valid, edit in ((1, 1, feedback), (2, 2, fed_back_later), (2, 1, sampled(1))):
+            params: dict[str, int | str] = {"m": m, "n": n, "padded": padded, "tokens": 600}
+            params |= {"columns": columns, "vocab": vocab}
+            rows.append(Case(f"draw {n} rows {valid} of {m}", "draw", params, 30, valid, edit))
+            named = params | {"columns": 3 * columns, "vocab": 3 * vocab - 1}
+            rows.append(Case(f"draw named {n} rows {valid} of {m}", "draw_named", named, 30, valid, edit))
+    for op in ("draw", "draw_named"):
+        small = {
+            "m": 2,
+            "n": 301,
+            "padded": 320,
+            "tokens": 600,
+            "columns": 960,
+            "vocab": 901 if "named" in op else 301,
+        }
+        waves = sampled(3, 1.3, bias=lambda at: np.where(at % 7 == 3, -3e38, 4 * np.sin(at)))
+        rows.append(Case(f"{op} biased", op, small, 30, 2, waves))
+        bad = rows_of("logits", fine=scaled(1), nan=put(5, np.nan))
+        rows.append(Case(f"{op} not finite", op, small, 30, 2, bad))
+        rows.append(Case(f"{op} after a stop", op, small, 30, 0))
+    return rows
+
+
+def _follow_rows() -> list[Case]:
+    params: dict[str, int | str] = {"n": 301, "tokens": 600}
+
+    def verdict(row: int, *values: int) -> Edit:
+        def edit(a: Arrays, p: Params, levels: int) -> None:
+            a["args"][3] = row * int(a["args"][1])
+            a["verdict"].reshape(4, 4)[row] = values
+
+        return edit
+
+    edits = {
+        "none": verdict(0, 0, 7, 1, 0),
+        "all, the last round": verdict(3, 3, 300, 3, 0),
+        "undecided": verdict(1, 2, 7, 0, 0),
+        "an id past the vocabulary": verdict(1, 2, 301, 1, 0),
+        "a negative id": verdict(1, 2, -1, 1, 0),
+    }
+    rows = [Case(f"follow {name}", "follow", params, 17, 4, edit) for name, edit in edits.items()]
+    return [*rows, Case("follow after a stop", "follow", params, 17, 0)]
+
+
 CASES = [
     *_token_rows(),
     *_shard_rows(),
@@ -605,4 +731,7 @@ CASES = [
     *_filter_rows(),
     *_logprob_rows(),
     *_accept_rows(),
+    *_judge_rows(),
+    *_draw_rows(),
+    *_follow_rows(),
 ]

@@ -33,6 +33,8 @@ TOLERANCE = {
     "attention": 1e-5,  # exp of a score with an error of D roundings
     "choose_measured": 2e-5,  # the same; a sum of products
     "choose_measured_named": 2e-5,
+    "draw": 4e-7,  # of q: a sum and a product
+    "draw_named": 4e-7,
     "filtered": 2e-6,  # a quotient, two products and three sums
     "logprobs": 2e-5,  # as of score
     "score": 2e-5,  # WGSL's exp and log: some units in the last place of a sum over the vocabulary

@@ -5,6 +5,8 @@ choose         what follows the logits: argmax, then advance; choose_measured al
 choose_sampled the noisy argmax, then advance
 filtered       every processor of the logits; choose_filtered then picks an id, and advances
 choose_named, choose_measured_named, choose_sampled_named  the same where the logits are of some ids only
+draw, draw_named  a draft's z, kept, and the draw from it
+judge          the accept rules of `reject` and `block`: z, its sums, the verdict
 normed_linear  a linear that takes a norm's factor, on the GPU
 embed_rows, linear_rows  over some rows of the table or matrix, on the GPU (emit/rows.py)
 Some ops exist on one kind of device only (kinds). Scratch is what the first kernel hands to the second; it comes back too, so that row
@@ -23,6 +25,7 @@ from specdec_compiler.kernels.select import PARTIAL, num_chunks
 
 Arrays = dict[str, np.ndarray]
 MUTANT = "mutant_"  # begins the name of an op whose first kernel was made wrong on purpose (mutants.py)
+JUDGING = ("weigh", "stats", "mass", "verdict", "ids")
 KERNELS = {
     ("attend", "cpu"): ("attention", "quantize"),
     ("attend", "gpu"): ("attention_split", "attention_merge"),
@@ -38,6 +41,9 @@ KERNELS = {
     ("choose_sampled", "gpu"): ("sample_split", "argmax_merge"),
     ("choose_sampled_named", "cpu"): ("sample_named", "advance"),
     ("choose_sampled_named", "gpu"): ("sample_split_named", "argmax_merge"),
+    **{("draw", kind): ("keep_q", "draw_q") for kind in ("cpu", "gpu")},
+    **{("draw_named", kind): ("keep_q_named", "draw_q") for kind in ("cpu", "gpu")},
+    **{("judge", kind): tuple(f"judge_{step}" for step in JUDGING) for kind in ("cpu", "gpu")},
     ("filtered", "cpu"): ("process", "truncate"),
     ("filtered", "gpu"): ("process", "truncate"),
     ("choose_filtered", "cpu"): ("process", "truncate", "pick", "advance"),

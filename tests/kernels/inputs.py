@@ -12,6 +12,7 @@ import numpy as np
 from specdec_compiler.emit.weights import packed_matrix, rope_table
 from specdec_compiler.kernels import Params
 from specdec_compiler.kernels.base import GROUP, MAX_ROWS, OUT_ROWS, weight_rows
+from specdec_compiler.kernels.judge import STATS_WORDS
 from specdec_compiler.kernels.quantize import GROUP_WORDS
 from specdec_compiler.kernels.rope import kv_elements
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, pack_pages, page_index
@@ -22,6 +23,8 @@ from specdec_runtime.plan.schema import (
     SAMPLING_FLOATS,
     SAMPLING_INTS,
     TOP_FIELDS,
+    VERDICT_FIELDS,
+    VERDICT_ROWS,
 )
 
 from .forms import Arrays
@@ -178,10 +181,14 @@ def _choose_measured(p, rng, levels, start, rows):
 
 def _choose_sampled(p, rng, levels, start, rows):
     """Noise at a temperature of 0.7; a bias that must not be read."""
+    sampling = _sampling(rng, int(p["bias"]))
+    return _choose(p, rng, levels, start, rows) | sampling
+
+
+def _sampling(rng, size: int) -> Arrays:
     ints, numbers = blank(SAMPLING_INTS, np.int32), blank(SAMPLING_FLOATS)
     ints[:2], ints[6], numbers[0] = rng.integers(-(2**31), 2**31, 2), 1, 1 / 0.7
-    sampling = {"ints": ints, "floats": numbers, "bias": np.full(int(p["bias"]), np.nan, np.float32)}
-    return _choose(p, rng, levels, start, rows) | sampling
+    return {"ints": ints, "floats": numbers, "bias": np.full(size, np.nan, np.float32)}
 
 
 def _filtered(p, rng, levels, start, rows):
@@ -241,6 +248,50 @@ def _accept(p, rng, levels, start, rows):
     return {"out": out.ravel(), "tokens": tokens, "draft_args": draft_args, "done": blank(1, np.int32)}
 
 
+def _follow(p, rng, levels, start, rows):
+    verdict = rng.integers(0, int(p["n"]), (VERDICT_ROWS, VERDICT_FIELDS)).astype(np.int32)
+    verdict[:, 0], verdict[:, 2] = rng.integers(0, max(rows, 1), VERDICT_ROWS), 1
+    return {name: value for name, value in _accept(p, rng, levels, start, rows).items() if name != "out"} | {
+        "verdict": verdict.ravel()
+    }
+
+
+def _draw(p, rng, levels, start, rows):
+    """The second draft of its cycle; a bias that must not be read."""
+    sampling = _choose_sampled(p | {"bias": p["columns"]}, rng, levels, start, rows)
+    target_args = np.array([start + rows - 2, 4, 0, 0], np.int32)
+    return {**sampling, "target_args": target_args, "q": blank(MAX_ROWS * int(p["columns"]))}
+
+
+def _draw_named(p, rng, levels, start, rows):
+    ids = np.sort(rng.choice(int(p["vocab"]), int(p["n"]), replace=False)).astype(np.int32)
+    return _draw(p, rng, levels, start, rows) | {"ids": ids}
+
+
+def _judge(p, rng, levels, start, rows):
+    """Rows of p and q that are alike; drafts that are likely in both; junk in other rows and in columns past the vocabulary."""
+    columns, vocab = int(p["columns"]), int(p["vocab"])
+    logits = floats(rng, MAX_ROWS, columns).reshape(MAX_ROWS, -1) * 2
+    q = logits + floats(rng, MAX_ROWS, columns).reshape(MAX_ROWS, -1)
+    tokens = rng.integers(0, vocab, int(p["tokens"])).astype(np.int32)
+    tokens[start + 1 : start + 1 + MAX_ROWS] = np.argmax((logits + q)[:, :vocab], axis=1)
+    logits[rows:], q[max(rows - 1, 0) :], logits[:, vocab:], q[:, vocab:] = np.nan, np.nan, 1e30, np.nan
+    out = rng.integers(0, vocab, (OUT_ROWS, 2)).astype(np.int32)
+    out[:, 1] = 1
+    return {
+        **_sampling(rng, columns),
+        "logits": logits.ravel(),
+        "q": q.ravel(),
+        "tokens": tokens,
+        "out": out.ravel(),
+        "z": blank(MAX_ROWS * columns),
+        "stats": blank(2 * MAX_ROWS * STATS_WORDS),
+        "mass": blank(MAX_ROWS),
+        "verdict": blank(VERDICT_ROWS * VERDICT_FIELDS, np.int32),
+        "done": blank(1, np.int32),
+    }
+
+
 _MAKERS = {
     "embed": _embed,
     "embed_rows": _embed,
@@ -271,6 +322,10 @@ _MAKERS = {
     "logprobs": _logprobs,
     "score": _score,
     "accept": _accept,
+    "follow": _follow,
+    "draw": _draw,
+    "draw_named": _draw_named,
+    "judge": _judge,
 }
 
 

@@ -6,6 +6,7 @@ import pytest
 from specdec_compiler.kernels import OPS
 
 from .conftest import DEVICES, LEVELS
+from .forms import JUDGING
 from .invariance import WIDTHS, Spec, mismatches, runs, specs, works
 from .jobs import Batch
 from .mutants import mutant_specs
@@ -41,7 +42,15 @@ def test_every_kernel_is_tried_in_every_slot(device: str) -> None:
         for work in works(spec, LEVELS[kind]):
             batch.add(work)
     used = {op for op, _ in batch.instances.values()}
-    without_rows = {"accept"}  # one verdict over integers: no bits of rows to compare
+    # one verdict, one draw: no bits of rows that another pass computes again
+    without_rows = {
+        "accept",
+        "follow",
+        "keep_q",
+        "keep_q_named",
+        "draw_q",
+        *(f"judge_{step}" for step in JUDGING),
+    }
     assert used == {op for op in OPS if getattr(OPS[op], kind) is not None} - without_rows
     slots = {(run.width, run.slot) for run in runs(Spec("linear", {}))}
     assert slots == {(width, slot) for width in WIDTHS for slot in range(width)}

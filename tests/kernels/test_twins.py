@@ -28,6 +28,10 @@ VISIBLE = {
     "choose_sampled_named": ("out", "tokens", "args"),
     "score": ("score",),
     "accept": ("args", "tokens", "draft_args"),
+    "follow": ("args", "tokens", "draft_args"),
+    "draw": ("q", "tokens", "args"),
+    "draw_named": ("q", "tokens", "args"),
+    "judge": ("verdict", "out"),
     "rope_append": ("k_pages", "v_pages"),
     "qkv_rope": ("k_pages", "v_pages"),
 }

@@ -96,8 +96,15 @@ def test_lookups_by_name():
 def test_programs_by_role():
     plan = load_made(draft={})
     assert plan.draft_model
+    judged = {
+        "draft.draw_1": 1,
+        "draft.draw_2": 2,
+        "draft.judge": 8,
+        "draft.judge_filter": 8,
+        "draft.follow": 8,
+    }
     steps = {f"draft.{kind}_{width}": width for kind in ("step", "sample", "measure") for width in (1, 2)}
-    assert program_widths(plan.draft_model) == {"draft.prefill": 8, **steps, "draft.accept": 8}
+    assert program_widths(plan.draft_model) == {"draft.prefill": 8, **steps, "draft.accept": 8, **judged}
     names = program_widths(plan.target_model)
     assert {
         f"target.{kind}_{width}"

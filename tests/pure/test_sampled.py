@@ -8,10 +8,9 @@ from exactness_suite import Case, check_case, expected_ids, models, plan_of, pro
 from sampled_suite import TURNS, check_failed_submits, check_turns, suite
 from simulate import generate
 from specdec_runtime.backends.scripted import ScriptedBackend
-from specdec_runtime.decode.request import Request, check_request
 from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.decode.sampling_state import BAN, Bias, Held, bias_writes, ints_of
-from specdec_runtime.faults import DeviceFault, RequestError
+from specdec_runtime.faults import DeviceFault
 
 CASES = suite()
 CASE = Case(5, "model", 3, 90, sampling=Sampling(temperature=0.9, seed=4))
@@ -54,13 +53,6 @@ def test_the_mode_is_named():
     assert (
         run_case(replace(CASE, sampling=Sampling(bad_words=[[1]]))).result["speculation"]["mode"] == "greedy"
     )
-
-
-@pytest.mark.parametrize("mode", ["reject", "block"])
-def test_modes_without_a_rule_are_refused(mode):
-    with pytest.raises(RequestError, match="no accept rule"):
-        check_request(plan_of(CASE), Request([1], 4, sampling=Sampling(1.0, mode)))
-    check_request(plan_of(CASE), Request([1], 4, sampling=Sampling(0.0, mode)))
 
 
 @pytest.mark.parametrize("known", [True, False])

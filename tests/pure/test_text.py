@@ -10,7 +10,6 @@ from specdec_runtime import drive
 from specdec_runtime.backends.scripted import ScriptedBackend
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
-from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.decode.text import MAX_STOP_LEN, MAX_STOPS, ByteTable, StopText, StreamDecoder
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import ContractError, DeviceFault, RequestError
@@ -181,12 +180,6 @@ def test_a_bad_value_is_named(name: str, value, where: str) -> None:
     with pytest.raises(RequestError) as caught:
         decode(PLAN, Request(PROMPT, 5, **{name: value}), make_drafter("off", PLAN), tokens=Shown(()))
     assert caught.value.where == where
-
-
-def test_log_probabilities_are_refused_where_they_are_not_known() -> None:
-    asked = Request(PROMPT, 5, sampling=Sampling(temperature=1.0, mode="reject"), logprobs=1)
-    with pytest.raises(RequestError, match="mode reject"):
-        decode(PLAN, asked, make_drafter("off", PLAN))
 
 
 def test_stop_strings_need_the_table() -> None:

@@ -184,7 +184,10 @@ def _programs(builder: _TargetBuilder, models: tuple[Model, ...]) -> tuple[Progr
             for kind in ("score", "logprobs"):
                 programs.append(builder.program("target", kind, width, (kind,), f"_{width}"))
         if model.role == "draft":
-            programs.append(builder.program("draft", "accept", 8, ("accept",)))
+            for width in model.widths:  # nothing is drawn and judged in the fake model: these are never run
+                programs.append(builder.program("draft", "draw", width, ("step", "feedback"), f"_{width}"))
+            for kind in ("accept", "judge", "judge_filter", "follow"):
+                programs.append(builder.program("draft", kind, 8, ("accept",)))
     return tuple(programs)
 
 

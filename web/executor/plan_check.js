@@ -17,6 +17,8 @@ const SAMPLING_FLOATS = 16;
 const MAX_BANNED = 32;
 const BANNED_FIELDS = 8;
 const TOP_FIELDS = 12;
+const VERDICT_ROWS = 4;
+const VERDICT_FIELDS = 4;
 const TARGET_PASSES = ["verify", "sample", "filter", "score", "logprobs"];
 const DRAFT_PASSES = ["step", "sample", "measure"];
 const OFFSET_ALIGNMENT = 256;
@@ -196,7 +198,9 @@ class Checker {
       for (const kind of model.role === "target" ? TARGET_PASSES : DRAFT_PASSES) {
         for (const width of model.widths) needed.set(`${model.role}.${kind}_${width}`, width);
       }
-      if (model.role === "draft") needed.set("draft.accept", MAX_ROWS);
+      if (model.role !== "draft") continue;
+      for (const width of model.widths) needed.set(`draft.draw_${width}`, width);
+      for (const name of ["accept", "judge", "judge_filter", "follow"]) needed.set(`draft.${name}`, MAX_ROWS);
     }
     return needed;
   }
@@ -265,6 +269,7 @@ class Checker {
       ["sampling.mask", "uint32", [OUT_ROWS, Math.ceil(columns / 32)]],
       ["sampling.banned", "int32", [MAX_BANNED, BANNED_FIELDS]],
       ["target.top", "float32", [OUT_ROWS, TOP_FIELDS]],
+      ["target.verdict", "int32", [VERDICT_ROWS, VERDICT_FIELDS]],
     ];
     for (const { role, num_pages } of this.models) {
       named.push([`${role}.args`, "int32", [4]], [`${role}.page_table`, "int32", [num_pages]]);

@@ -20,6 +20,8 @@ from specdec_models import (
     ProgramShape,
     RuntimeConfig,
     build_accept,
+    build_follow,
+    build_judge,
     build_logprobs,
     build_program,
     build_score,
@@ -94,7 +96,8 @@ def part_programs(part: Part) -> list[ProgramSpec]:
     if role == "target":
         for width in WIDTHS[role]:
             make = partial(build_program, config, ProgramShape(width, True, choice="filter"))
-            programs.append(ProgramSpec(f"target.filter_{width}", width, make, results))
+            filtered = ("target.logits", "target.z", "target.out", "target.done")
+            programs.append(ProgramSpec(f"target.filter_{width}", width, make, filtered))
         for width in WIDTHS[role]:
             make = partial(build_score, config, width)
             programs.append(ProgramSpec(f"target.score_{width}", width, make, ("target.score",)))
@@ -107,6 +110,15 @@ def part_programs(part: Part) -> list[ProgramSpec]:
             make = partial(build_program, config, ProgramShape(width, True, measured=True))
             programs.append(ProgramSpec(f"draft.measure_{width}", width, make, measured))
         programs.append(ProgramSpec("draft.accept", MAX_ROWS, partial(build_accept, config), ("draft.done",)))
+        drawn = ("draft.logits", "draft.q", "draft.out", "draft.done")
+        for width in WIDTHS[role]:
+            make = partial(build_program, config, ProgramShape(width, True, choice="draw"))
+            programs.append(ProgramSpec(f"draft.draw_{width}", width, make, drawn))
+        judged = ("target.z", "target.verdict", "draft.done")
+        programs.append(ProgramSpec("draft.judge", MAX_ROWS, partial(build_judge, config), judged))
+        make = partial(build_judge, config, filtered=True)
+        programs.append(ProgramSpec("draft.judge_filter", MAX_ROWS, make, judged[1:]))
+        programs.append(ProgramSpec("draft.follow", MAX_ROWS, partial(build_follow, config), ("draft.done",)))
     return programs
 
 

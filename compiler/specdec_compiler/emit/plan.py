@@ -197,8 +197,10 @@ def state_tensors(part: Part, target: str) -> dict[str, tuple[str, str, tuple[in
         state["target.score"] = ("state", "float32", (MAX_ROWS, 3))
         sampling = sampling_tensors(c.logits[1])
         state |= {name: ("state", dtype, shape) for name, (dtype, shape) in sampling.items()}
+        state["target.z"] = ("state", "float32", (MAX_ROWS, c.logits[1]))
     else:
         state["draft.stats"] = ("state", "float32", (OUT_ROWS, 2))
+        state["draft.q"] = ("state", "float32", (MAX_ROWS, c.padded_vocab))
     for i in range(c.num_layers):
         block = (c.num_pages, c.num_kv_heads)
         if target == "cpu":

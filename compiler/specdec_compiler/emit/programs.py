@@ -56,6 +56,7 @@ class ReadProgram:
     storage_bytes: tuple[int, ...]
 
 
+SHARED = ("target_args", "target_out", "target_logits", "target_z", "target_verdict", "draft_args", "draft_q")
 Owner = Callable[[str], str]  # a weight's name -> the role it is stored under
 
 
@@ -63,7 +64,7 @@ def plan_name(parameter: str, target: str, role: str, owner: Owner) -> str:
     """Relax parameter -> plan tensor: state and pages belong to the model's role, weights to whoever owns them."""
     if parameter in ("state.tokens", "tokens"):
         return "tokens"
-    if parameter in ("target_args", "target_out", "draft_args"):  # of the one program that sees both models
+    if parameter in SHARED:  # of the programs that see both models
         return parameter.replace("_", ".", 1)
     if parameter.startswith("sampling."):  # one for both models
         return parameter

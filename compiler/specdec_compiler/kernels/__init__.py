@@ -1,11 +1,13 @@
 """Every kernel the compiler knows, by op name. One op a file or a small family; the NumPy twins live in twins.py."""
 
-from .accept import ACCEPT
+from .accept import ACCEPT, FOLLOW
 from .attention import ATTENTION
 from .attention_gpu import ATTENTION_MERGE, ATTENTION_SPLIT
 from .base import Op, Params, kernel_name
+from .draw import DRAW_Q, KEEP_Q, KEEP_Q_NAMED
 from .embed import CONCAT2, CONCAT3, EMBED
 from .filter_ops import PROCESS, TRUNCATE
+from .judge import JUDGE_IDS, JUDGE_MASS, JUDGE_STATS, JUDGE_VERDICT, JUDGE_WEIGH
 from .linear import LINEAR, LINEAR_ADD
 from .linear_gpu import GATE_UP_QUANTIZE, LINEAR_ADD_QUANTIZE, QKV_ROPE
 from .logprobs import LOGPROBS
@@ -56,6 +58,15 @@ OPS: dict[str, Op] = {
         SCORE,
         LOGPROBS,
         ACCEPT,
+        FOLLOW,
+        KEEP_Q,
+        KEEP_Q_NAMED,
+        DRAW_Q,
+        JUDGE_WEIGH,
+        JUDGE_STATS,
+        JUDGE_MASS,
+        JUDGE_VERDICT,
+        JUDGE_IDS,
     )
 }
 

@@ -20,6 +20,7 @@ from specdec_runtime.decode.rng import NOISE
 
 from .base import GROUP, MAX_ROWS, OUT_ROWS, Params, weight_rows
 from .filter_twin import filtered, logprobs, picked
+from .judge_twins import draw, follow, judge
 from .noise_twin import gumbel
 from .quantize import GROUP_WORDS
 
@@ -429,4 +430,8 @@ TWINS: dict[str, Twin] = {
     "logprobs": logprobs,
     "score": score,
     "accept": accept,
+    "follow": follow,
+    "draw": draw,
+    "draw_named": draw,
+    "judge": judge,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm.relax.frontend import nn
 
-from ..config import BANNED, OUT_ROWS, SAMPLING_FLOATS, SAMPLING_INTS, ProgramShape, RuntimeConfig
+from ..config import BANNED, MAX_ROWS, OUT_ROWS, SAMPLING_FLOATS, SAMPLING_INTS, ProgramShape, RuntimeConfig
 from ..layers import Fused, Matrix, RMSNorm, add, op, quantize, rows
 
 
@@ -101,9 +101,12 @@ class Llama(nn.Module):
                 self.vocabulary = nn.Parameter((c.head_ids,), "int32")
         if shape.choice != "argmax":
             self.sampling = Filter(c) if shape.choice == "filter" else Sampling(c)
+        if shape.choice == "draw":
+            self.target_args = nn.Parameter((4,), "int32")
 
     def forward(self):
-        """Programs with a head return (logits, out, advanced), measured ones their statistics before the last. A prefill ends where
+        """Programs with a head return (logits, out, advanced), measured ones their statistics before the last, those with a filter what
+        it left before `out`. A prefill ends where
         the last layer's K and V are appended; its result, that layer's q, is unused."""
         c, state, m = self.c, self.state, self.shape.width
         table = [state.args, state.tokens, self.embed.w, self.embed.ws]
@@ -119,11 +122,28 @@ class Llama(nn.Module):
         head = self.embed if c.tied_embedding else self.head
         logits = head(state.args, *self.norm(state.args, x))
         over = {"m": m, "n": c.logits[0], "padded": c.logits[1]}
-        results = [self._choose(logits, over)]
+        if self.shape.choice == "draw":
+            return logits, *self._draw(logits, over)
+        kept = [self._filter(logits, over)] if self.shape.choice == "filter" else []
+        results = [self._choose(*kept or [logits], over)]
         if self.shape.measured:
             results.append(op("measure", [state.args, logits], [((OUT_ROWS, 2), "float32")], **over))
         done = op("advance", [state.args, state.tokens, results[0]], [((1,), "int32")], tokens=c.num_tokens)
-        return logits, *results, done
+        return logits, *kept, *results, done
+
+    def _draw(self, logits: nn.Tensor, over: dict[str, int]) -> tuple[nn.Tensor, ...]:
+        """The last row's z, kept in `draft.q`, and the id that is drawn from it: (q, out, advanced)."""
+        c, state, sampling = self.c, self.state, self.sampling
+        sizes = {"columns": c.padded_vocab, "vocab": c.vocab_size}
+        inputs = [state.args, self.target_args, logits, sampling.ints, sampling.floats, sampling.bias]
+        names = [self.vocabulary] if c.head_ids else []
+        name = "keep_q" + ("_named" if names else "")
+        q = op(name, [*inputs, *names], [((MAX_ROWS, c.padded_vocab), "float32")], **over, **sizes)
+        inputs = [state.args, self.target_args, q, sampling.ints, state.tokens]
+        out, done = op(
+            "draw_q", inputs, [((OUT_ROWS, 2), "int32"), ((1,), "int32")], tokens=c.num_tokens, **sizes
+        )
+        return q, out, done
 
     def _filter(self, logits: nn.Tensor, over: dict[str, int]) -> nn.Tensor:
         """The processed logits [M, padded]; the target only."""
@@ -136,11 +156,10 @@ class Llama(nn.Module):
         return op("truncate", [state.args, state.tokens, *common, sampling.banned, z], shape, **sizes)
 
     def _choose(self, logits: nn.Tensor, over: dict[str, int]) -> nn.Tensor:
-        """The rows of `out`."""
+        """The rows of `out`; logits: what a filter left of them, where there is one."""
         c, choice, inputs = self.c, self.shape.choice, [self.state.args, logits]
         if choice == "filter":
-            inputs = [self.state.args, self._filter(logits, over), self.sampling.ints]
-            return op("pick", inputs, [((OUT_ROWS, 2), "int32")], **over)
+            return op("pick", [*inputs, self.sampling.ints], [((OUT_ROWS, 2), "int32")], **over)
         if choice == "sample":
             inputs += [self.sampling.ints, self.sampling.floats, self.sampling.bias]
             over = over | {"bias": c.padded_vocab}

@@ -16,10 +16,28 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Any
 
-from specdec_runtime.backends.scripted_sampling import filtered_id, logits_of, sampled_id
+from specdec_runtime.backends.scripted_sampling import (
+    draw,
+    filtered_id,
+    filtered_shares,
+    judged,
+    logits_of,
+    sampled_id,
+    seed_of,
+    shares_of,
+)
 from specdec_runtime.decode.effects import KINDS, Readback, Submit
+from specdec_runtime.decode.rng import DRAFT
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import OUT_ROWS, TOP_FIELDS, Model, Plan, host_tensors, program_widths
+from specdec_runtime.plan.schema import (
+    OUT_ROWS,
+    TOP_FIELDS,
+    VERDICT_FIELDS,
+    Model,
+    Plan,
+    host_tensors,
+    program_widths,
+)
 
 NextId = Callable[[tuple[int, ...]], int]  # tokens of positions 0..p -> id for position p + 1
 Scores = Callable[
@@ -151,6 +169,7 @@ class ScriptedBackend:
         self._stats = stats
         self._tops = tops
         self._stopped = False
+        self._q: dict[int, list[float] | None] = {}  # by place in the cycle
 
     def submit(self, batch: Submit) -> Readback:
         number = len(self.submits)
@@ -191,8 +210,11 @@ class ScriptedBackend:
             raise ContractError("there is no such program", program)
         role, operation = program.split(".")
         lane, width = self._lanes[role], self._widths[program]
-        if operation == "accept":
-            self._accept()
+        if operation in ("accept", "follow"):
+            self._accept() if operation == "accept" else self._follow()
+            return
+        if operation.startswith("judge"):
+            self._judge(operation == "judge_filter")
             return
         if not lane.tensor("args")[1] and self._stopped:
             return
@@ -214,6 +236,8 @@ class ScriptedBackend:
             finite = (number, program, row) not in script.not_finite
             finite &= (number, step) not in script.not_finite_calls
             at = 2 * (first + row)
+            if operation.startswith("draw") and row == num_rows - 1:
+                self._keep(lane, finite)
             chosen = self._choose(lane, operation, prefix, first + row) if finite else None
             lane.tensor("out")[at : at + 2] = [chosen or 0, int(chosen is not None)]
             if operation.startswith("measure"):
@@ -223,17 +247,62 @@ class ScriptedBackend:
 
     def _choose(self, lane: _Lane, operation: str, prefix: tuple[int, ...], out_row: int) -> int | None:
         """The id after this prefix; None where there is none to choose."""
-        if not operation.startswith(("sample", "filter")):
+        if not operation.startswith(("sample", "filter", "draw")):
             return lane.next_id(prefix)
         logits = logits_of(lane.next_id, prefix, lane.model.vocab_size)
         if operation.startswith("filter"):  # the history is that of `tokens`, not that of the KV
             return filtered_id(logits, self.tensors["tokens"][: len(prefix)], out_row, self.tensors)
-        return sampled_id(logits, len(prefix), self.tensors)
+        if operation.startswith("sample"):
+            return sampled_id(logits, len(prefix), self.tensors)
+        shares, offset = shares_of(logits, self.tensors), len(prefix) - self.tensors["target.args"][0] - 1
+        return draw(shares, seed_of(self.tensors), len(prefix), offset, DRAFT) if shares else None
 
     def _feed_back(self, lane: _Lane, position: int, next_row: int) -> None:
         """The last row's id becomes the next token; the next pass starts there, and in the next row of out."""
         self._write("tokens", position, [lane.tensor("out")[2 * (next_row - 1)]])
         lane.tensor("args")[:] = [position, 1, 1, next_row]
+
+    def _keep(self, lane: _Lane, finite: bool) -> None:
+        """What the last row was drawn from, in its draft's place of the cycle."""
+        prefix = lane.prefixes[-1]
+        logits = logits_of(lane.next_id, prefix, lane.model.vocab_size)
+        place = len(prefix) - self.tensors["target.args"][0] - 1
+        self._q[place] = shares_of(logits, self.tensors) if finite else None
+
+    def _judge(self, filtered: bool) -> None:
+        """The verdict on the drafts of the verify pass before, from what both models say of the prefixes that their cells hold."""
+        start, num_rows, _, first = self.tensors["target.args"]
+        if self._stopped or not num_rows:
+            return
+        lane = self._lanes["target"]
+        if len(lane.prefixes) != num_rows:
+            raise ContractError("no verify pass of these rows came before", "draft.judge")
+        p = []
+        for row, prefix in enumerate(lane.prefixes):
+            logits = logits_of(lane.next_id, prefix, lane.model.vocab_size)
+            fine = self.tensors["target.out"][2 * (first + row) + 1]
+            history = self.tensors["tokens"][: len(prefix)]
+            shares = (
+                filtered_shares(logits, history, first + row, self.tensors)
+                if filtered
+                else shares_of(logits, self.tensors)
+            )
+            p.append(shares if fine else None)
+        row = judged(self.tensors, start, p, [self._q[i] for i in range(num_rows - 1)])
+        self._write("target.verdict", VERDICT_FIELDS * (first // num_rows), row)
+        count, token_id, flags, _ = row
+        for i, said in enumerate([*self.tensors["tokens"][start + 1 : start + 1 + count], token_id]):
+            if i < count or flags:  # what is committed stands in `out` too
+                self._write("target.out", 2 * (first + i), [said])
+
+    def _follow(self) -> None:
+        """Where both models go on after a verdict."""
+        start, num_rows, _, first = self.tensors["target.args"]
+        if self._stopped:
+            return
+        at = VERDICT_FIELDS * (first // num_rows)
+        count, token_id, flags, _ = self.tensors["target.verdict"][at : at + VERDICT_FIELDS]
+        self._go_on(start, num_rows, first, count, token_id, bool(flags & 1))
 
     def _accept(self) -> None:
         """The rule once more, in the way of a device: nothing but its own tensors."""
@@ -247,6 +316,10 @@ class ScriptedBackend:
         while row < num_rows - 1 and out[2 * row + 1] and out[2 * row] == tokens[start + row + 1]:
             row += 1
         token_id, is_finite = out[2 * row : 2 * row + 2]
+        self._go_on(start, num_rows, first, row, token_id, bool(is_finite))
+
+    def _go_on(self, start: int, num_rows: int, first: int, row: int, token_id: int, is_finite: bool) -> None:
+        """`row` drafts stand, and token_id follows: both models go on behind it, or the submit stops."""
         self._stopped = not is_finite or not 0 <= token_id < self._lanes["target"].model.vocab_size
         if self._stopped:
             self.tensors["target.args"][1] = 0

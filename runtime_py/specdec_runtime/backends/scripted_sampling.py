@@ -6,12 +6,23 @@ Knows neither requests nor programs' names: what the decode core did not write c
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import exp, inf, log
 from typing import Any
 
 from specdec_runtime.decode.pipeline import Processors, process
-from specdec_runtime.decode.rng import gumbel
+from specdec_runtime.decode.rng import RESIDUAL, cycle_position, gumbel, uniform
+from specdec_runtime.decode.rules import (
+    BLOCK,
+    REJECT,
+    block_bounds,
+    block_count,
+    draw_after,
+    reject_bounds,
+    reject_count,
+)
 from specdec_runtime.decode.sampling_state import BANNED as HAS_BANNED
-from specdec_runtime.decode.sampling_state import BIAS, FLAGS, MASK, NOISE, PENALTIES, STOPS
+from specdec_runtime.decode.sampling_state import BIAS, BLOCK_RULE, FLAGS, MASK, NOISE, PENALTIES, STOPS
+from specdec_runtime.decode.verify import DECIDED, FELL_BACK
 from specdec_runtime.plan.schema import BANNED_FIELDS, OUT_ROWS
 
 NextId = Callable[[tuple[int, ...]], int]
@@ -80,3 +91,59 @@ def processors_of(tensors: dict[str, list[Any]], out_row: int) -> Processors:
         top_p=floats[1],
         min_p=floats[2],
     )
+
+
+def filtered_shares(
+    logits: list[float], history: Sequence[int], out_row: int, tensors: dict[str, list[Any]]
+) -> list[float] | None:
+    """The distribution that filtered_id draws from."""
+    z = process(logits, history, processors_of(tensors, out_row))
+    if z is None:
+        return None
+    parts = [exp(value - max(z)) for value in z]
+    return [part / sum(parts) for part in parts]
+
+
+# --- the draws and the judge of `reject` and `block` ------------------------------------------------------------------------
+
+
+def seed_of(tensors: dict[str, list[Any]]) -> int:
+    ints = tensors["sampling.ints"]
+    return (ints[1] & WORD) << 32 | ints[0] & WORD
+
+
+def shares_of(logits: list[float], tensors: dict[str, list[Any]]) -> list[float] | None:
+    """softmax((logit + bias) / T); None where every id is banned."""
+    flags, scale = tensors["sampling.ints"][FLAGS], tensors["sampling.floats"][0]
+    raw = [z + (tensors["sampling.bias"][v] if flags & BIAS else 0.0) for v, z in enumerate(logits)]
+    top = max(raw)
+    if top < BANNED:
+        return None
+    parts = [exp((z - top) * scale) if z >= BANNED else 0.0 for z in raw]
+    return [part / sum(parts) for part in parts]
+
+
+def draw(weights: list[float], seed: int, position: int, offset: int, stream: int) -> int:
+    """The largest of log weight + noise; `offset` from the first undecided token of its cycle."""
+    place = cycle_position(position, offset)
+    values = [log(w) + gumbel(seed, place, v, stream) if w > 0 else -inf for v, w in enumerate(weights)]
+    return values.index(max(values))
+
+
+def judged(
+    tensors: dict[str, list[Any]], start: int, p: list[list[float] | None], q: list[list[float] | None]
+) -> list[int]:
+    """A row of target.verdict: p of the rows from position `start` on, q of the drafts between them; None is of no use."""
+    seed, mode = seed_of(tensors), BLOCK if tensors["sampling.ints"][FLAGS] & BLOCK_RULE else REJECT
+    num = next((i for i, rows in enumerate(zip(p, q, strict=False)) if None in rows), len(q))
+    known = [row for row in p[: num + 1] if row is not None]
+    drawn = [row for row in q[:num] if row is not None]
+    drafted = tensors["tokens"][start + 1 : start + 1 + num]
+    uniforms = [uniform(seed, cycle_position(start + 1 + i, i)) for i in range(num)]
+    bounds = (block_bounds if mode == BLOCK else reject_bounds)(known, drawn, drafted)
+    count = (block_count if mode == BLOCK else reject_count)(bounds, uniforms)
+    if count == len(known):
+        return [count, 0, 0, 0]
+    following = draw_after(mode, known, drawn, drafted, count)
+    token_id = draw(following.weights, seed, start + 1 + count, count, RESIDUAL)
+    return [count, token_id, DECIDED + FELL_BACK * following.fell_back, 0]

@@ -66,8 +66,8 @@ class Drafter(Protocol):
         ...
 
     def begin(self, sequence: Sequence, kind: str = "step", cache: ModelCache | None = None) -> None:
-        """A new request; the sequence holds its prompt and will grow. kind: "step" (argmax) or "sample", how a draft model chooses;
-        cache: its KV, where some of it is kept."""
+        """A new request; the sequence holds its prompt and will grow. kind: how a draft model chooses, "step"
+        (argmax), "sample" (with the target's noise) or "draw" (for itself, to be judged); cache: its KV, where some of it is kept."""
         ...
 
     def offers(self, sequence: Sequence) -> list[Offer]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec_runtime.decode.logprobs import MAX_LOGPROBS
-from specdec_runtime.decode.sampling import COUPLED, GREEDY, PLAIN, Sampling, check_sampling
+from specdec_runtime.decode.sampling import PLAIN, Sampling, check_sampling
 from specdec_runtime.decode.sampling_state import MAX_STOPS
 from specdec_runtime.decode.session import check_session
 from specdec_runtime.decode.text import check_stops
@@ -50,7 +50,7 @@ def check_request(plan: Plan, request: Request) -> None:
     check_several(request.rounds, "rounds", MAX_ROUNDS)
     check_sampling(plan, request.sampling)
     check_stops(request.stop)
-    _check_logprobs(request)
+    check_count(request.logprobs, "logprobs", MAX_LOGPROBS)
     check_choice(plan, request)
     if request.session is not None:
         check_session(request.session)
@@ -83,21 +83,9 @@ def check_grammar(plan: Plan, request: Request) -> None:
             )
 
 
-def _check_logprobs(request: Request) -> None:
-    """The device tells them for the ids of `out`, which are the committed ones in these modes only."""
-    check_count(request.logprobs, "logprobs", MAX_LOGPROBS)
-    mode = request.sampling.promise
-    if request.logprobs and mode not in (GREEDY, COUPLED):
-        message = f"log-probabilities are not known in mode {mode}"
-        raise RequestError(message, "logprobs", f"Use mode {COUPLED}, or leave logprobs out")
-
-
 def check_choice(plan: Plan, request: Request) -> None:
     """This runtime has the accept rule, and the device the room, for the sampling asked."""
     sampling = request.sampling
-    if sampling.promise not in (GREEDY, COUPLED):
-        message = f"this runtime has no accept rule for mode {sampling.mode!r} yet"
-        raise RequestError(message, "mode", f"Use mode {COUPLED}")
     num_stops = len(plan.text.eos_ids if request.eos_ids is None else request.eos_ids)
     if sampling.min_tokens and num_stops > MAX_STOPS:
         message = f"{num_stops} ids end an answer"

@@ -60,3 +60,12 @@ def exponential(seed: int, position: int, token_id: int, stream: int = NOISE) ->
 def gumbel(seed: int, position: int, token_id: int, stream: int = NOISE) -> float:
     """-log of that. The largest of log p_v + gumbel_v over all ids v is at v with probability p_v."""
     return -log(exponential(seed, position, token_id, stream))
+
+
+CYCLE_BITS = 24  # positions are below 2^24
+
+
+def cycle_position(position: int, offset: int) -> int:
+    """The counter's position of a draw that a later cycle may make again at the same position: with how far from the cycle's first
+    undecided token it lies. No two cycles that committed anything begin at the same token, so the pair never comes back."""
+    return position + (offset << CYCLE_BITS)

@@ -3,7 +3,9 @@
 `decode` is a generator without I/O. It yields effects (effects.py) and is sent a `Readback` for every
 `Submit`. The same code runs under a scripted table, natively, and in the browser. Promise (greedy, coupled): the
 committed ids are the ones the target alone would give, whatever the drafter, k, or drafter faults. Above temperature 0
-the target's rows hold sampled ids, and the draft model draws with the same noise: the rule stays equality.
+the target's rows hold sampled ids, and the draft model draws with the same noise: the rule stays equality. In `reject` and `block`
+the promise is the target's distribution: the draft model draws for itself, and a verdict of the device (kernels/judge.py) takes
+the place of equality; drafts that were not drawn (n-gram) are compared with the target's own draw there too (docs/sampling.md).
 Invariants: a round is ONE target pass over the last committed token and the drafts, and commits at least one
 token unless its first row was not finite; the target's KV is one short of the committed tokens after every
 submit, because the last token is row 0 of the next pass. A submit holds one round, or several: the device then
@@ -40,9 +42,9 @@ from specdec_runtime.decode.sampling_state import Held
 from specdec_runtime.decode.session import Memory
 from specdec_runtime.decode.state import STEPS, Generation
 from specdec_runtime.decode.text import TokenBytes
-from specdec_runtime.decode.verify import Verdict, accept_greedy
+from specdec_runtime.decode.verify import Verdict, accept_greedy, accept_judged, fell_back
 from specdec_runtime.faults import ContractError, DeviceFault
-from specdec_runtime.plan.schema import Plan
+from specdec_runtime.plan.schema import VERDICT_FIELDS, Plan
 
 
 def decode(
@@ -198,7 +200,8 @@ def _verify(
     check_readback(batch, readback)
     run.took(readback)
     num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
-    judged = _with_tops(batch, readback, _judge(proposal, readback), num_rows)
+    judged = _judge_drawn(run, proposal, readback) if run.judges(proposal) else _judge(proposal, readback)
+    judged = _with_tops(batch, readback, judged, num_rows)
     if rounds > 1:
         _check_start(run, judged[: rounds - 1], num_rows, readback.values[-1][0])
     run.passed(batch, num_rows * rounds)
@@ -227,6 +230,21 @@ def _judge(proposal: Proposal | None, readback: Readback) -> list[Judged]:
         ids = list(proposal.ids) or proposal.source.drafted(readback.values[:num_reads], number)
         out = readback.values[num_reads][number * num_numbers : (number + 1) * num_numbers]
         judged.append((ids, accept_greedy(ids, out)))
+        if judged[-1][1].next_id is None or len(ids) < proposal.num_drafted:
+            break
+    return judged
+
+
+def _judge_drawn(run: Generation, proposal: Proposal | None, readback: Readback) -> list[Judged]:
+    """The same, where the device applied the rule: each round by its row of `target.verdict`."""
+    assert proposal is not None
+    num_reads = len(proposal.reads)
+    judged: list[Judged] = []
+    for number in range(proposal.rounds):
+        ids = proposal.source.drafted(readback.values[:num_reads], number)
+        row = readback.values[num_reads][number * VERDICT_FIELDS : (number + 1) * VERDICT_FIELDS]
+        judged.append((ids, accept_judged(ids, row)))
+        run.fell_back(fell_back(row))
         if judged[-1][1].next_id is None or len(ids) < proposal.num_drafted:
             break
     return judged

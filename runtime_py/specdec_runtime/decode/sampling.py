@@ -53,6 +53,11 @@ class Sampling:
         return self.mode if self.temperature > 0 else GREEDY
 
     @property
+    def judges(self) -> bool:
+        """Are the draft model's draws judged by probabilities? Else by equality with the target's own choice."""
+        return self.promise in (REJECT, BLOCK)
+
+    @property
     def penalizes(self) -> bool:
         return (self.repetition_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
 

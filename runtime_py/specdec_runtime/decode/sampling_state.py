@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from specdec_runtime.decode.effects import Write
 from specdec_runtime.decode.rng import seed_words
-from specdec_runtime.decode.sampling import Sampling
+from specdec_runtime.decode.sampling import BLOCK, Sampling
 from specdec_runtime.plan.schema import BANNED_FIELDS
 
-NOISE, BIAS, MASK, PENALTIES, BANNED = 1, 2, 4, 8, 16  # flags: element FLAGS of sampling.ints
+NOISE, BIAS, MASK, PENALTIES, BANNED, BLOCK_RULE = 1, 2, 4, 8, 16, 32  # flags: element FLAGS of sampling.ints
 FLAGS, STOPS, MAX_STOPS = 6, 16, 32  # elements of sampling.ints: the flags, the first stop id; how many fit
 BAN = -3e38  # a bias that leaves no chance
 MAX_INVERSE = 1e30  # colder than that is the argmax all the same
@@ -101,6 +101,7 @@ def flags_of(sampling: Sampling) -> int:
         + BIAS * biased
         + PENALTIES * sampling.penalizes
         + BANNED * any(count > 1 for count in words)
+        + BLOCK_RULE * (sampling.promise == BLOCK)
     )
 
 

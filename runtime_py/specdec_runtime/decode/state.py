@@ -21,7 +21,7 @@ from specdec_runtime.decode.sampling_state import Held, SamplingState
 from specdec_runtime.decode.session import Lease
 from specdec_runtime.decode.text import StopText, TokenBytes
 from specdec_runtime.faults import ContractError
-from specdec_runtime.plan.schema import OUT_ROWS, Plan
+from specdec_runtime.plan.schema import OUT_ROWS, VERDICT_FIELDS, Plan
 
 
 class Generation:
@@ -48,7 +48,7 @@ class Generation:
         max_len = min(len(self.sequence) + request.max_tokens, model.max_context)
         self.limits = Limits(frozenset(eos_ids), max_len, _stop_text(request, tokens), request.logprobs)
         self._logprobs: list[dict[str, Any]] = []
-        self.draft_kind = "step" if sampling.kind == "verify" else "sample"
+        self.draft_kind = "draw" if sampling.judges else "step" if sampling.kind == "verify" else "sample"
         masked = request.grammar is not None
         self._kind, self._promise = "filter" if masked else sampling.kind, sampling.promise
         self._seed = sampling.seed if sampling.temperature > 0 else None
@@ -151,23 +151,37 @@ class Generation:
         num_rows, rounds = (1 + proposal.num_drafted, proposal.rounds) if proposal else (1, 1)
         writes = self.sequence.token_writes(len(self.sequence), proposal.ids if proposal else ())
         writes += self.target.feed(num_rows, (rounds - 1) * num_rows) + self._sampling.writes()
-        verify, out = self._pass(num_rows), self._pass_reads(num_rows * rounds)
+        judges = self.judges(proposal)
+        verify, out = self._pass(num_rows, judges), self._pass_reads(num_rows, rounds, judges)
         if not proposal or not proposal.calls:
             return Submit("verify", writes, verify, out)
         calls = [*proposal.calls, *verify] + [*proposal.again, *verify] * (rounds - 1)
         reads = [*proposal.reads, *out] + ([("target.args", 0, 1)] if rounds > 1 else [])
         return Submit("round", [*writes, *proposal.writes], calls, reads)
 
-    def _pass(self, num_rows: int) -> list[str]:
-        """The calls of one pass of the target."""
-        width = self._programs.width(self.target.model, num_rows)
-        return [f"target.{self._kind}_{width}"] + (
-            [f"target.logprobs_{width}"] if self.limits.logprobs else []
-        )
+    def judges(self, proposal: Proposal | None) -> bool:
+        """Is it judged by probabilities? What the device did not draw is compared with the target's own draw, in every mode."""
+        return self.draft_kind == "draw" and proposal is not None and bool(proposal.calls)
 
-    def _pass_reads(self, num_rows: int) -> list[Read]:
-        """What the passes of a submit, num_rows in all, left to read: `out` first."""
-        return [("target.out", 0, 2 * num_rows)] + ([top_read(num_rows)] if self.limits.logprobs else [])
+    def fell_back(self, did: bool) -> None:
+        if did:
+            self._fallbacks["empty_residual"] = self._fallbacks.get("empty_residual", 0) + 1
+
+    def _pass(self, num_rows: int, judges: bool = False) -> list[str]:
+        """The calls of one pass of the target. Where it is judged and nothing is filtered, its rows need no noise."""
+        width = self._programs.width(self.target.model, num_rows)
+        filters = self._kind == "filter"
+        calls = [f"target.{'verify' if judges and not filters else self._kind}_{width}"]
+        if judges:
+            calls.append("draft.judge_filter" if filters else "draft.judge")
+        return calls + ([f"target.logprobs_{width}"] if self.limits.logprobs else [])
+
+    def _pass_reads(self, num_rows: int, rounds: int = 1, judges: bool = False) -> list[Read]:
+        """What the passes of a submit left to read: `out`, or the verdicts, first."""
+        said: Read = ("target.out", 0, 2 * num_rows * rounds)
+        if judges:
+            said = ("target.verdict", 0, VERDICT_FIELDS * rounds)
+        return [said] + ([top_read(num_rows * rounds)] if self.limits.logprobs else [])
 
     def draft_submit(self, proposal: Proposal) -> Submit:
         """A proposal's own calls by themselves, for the host to know its ids before the pass."""
@@ -256,7 +270,11 @@ def _stop_text(request: Request, tokens: TokenBytes | None) -> StopText | None:
     return StopText(request.stop, tokens)
 
 
-STEPS = ("draft.step_", "draft.sample_")  # programs that make a draft, in a submit with the target's
+STEPS = (
+    "draft.step_",
+    "draft.sample_",
+    "draft.draw_",
+)  # programs that make a draft, in a submit with the target's
 _COUNTS = (
     "num_cycles",
     "num_drafted",

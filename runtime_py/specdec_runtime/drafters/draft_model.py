@@ -23,6 +23,7 @@ from specdec_runtime.plan.schema import OUT_ROWS, Model
 
 REST_CYCLES = 8  # after the first fault; doubled by each further one
 MAX_DOUBLINGS = 6
+GOING_ON = {"step": "draft.accept", "sample": "draft.accept", "draw": "draft.follow"}  # between two rounds
 
 
 class ModelDrafter:
@@ -177,7 +178,7 @@ class ModelDrafter:
         writes = self._cache.feed(num_rows, num_more, feedback=1)
         step = f"draft.{self._kind}"
         steps = [f"{step}_1"] * (num_drafted - 1)
-        calls, again = [f"{step}_{num_rows}", *steps], ["draft.accept", f"{step}_2", *steps]
+        calls, again = [f"{step}_{num_rows}", *steps], [GOING_ON[self._kind], f"{step}_2", *steps]
         reads: list[Read] = [("draft.out", 2 * (num_rows - 1), 2 * (rounds * (num_drafted + 1) - 1))]
         return Proposal(
             self, num_drafted, writes=writes, calls=calls, reads=reads, rounds=rounds, again=again

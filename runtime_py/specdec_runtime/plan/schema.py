@@ -16,6 +16,8 @@ SAMPLING_INTS = 64  # elements of sampling.ints; docs/plan.md names them
 SAMPLING_FLOATS = 16
 MAX_BANNED = 32  # rows of sampling.banned: a length, then up to BANNED_FIELDS - 1 ids
 BANNED_FIELDS = 8
+VERDICT_ROWS = 8  # of target.verdict: one a round of a submit
+VERDICT_FIELDS = 4  # drafts that stand, the next id, flags (1 decided, 2 drawn from p since the residual was empty), one unused
 TOP_FIELDS = 12  # of a row of target.top: the emitted id's log-probability, one unused, then five times an id and its log-probability
 TOKENS_SLACK = 64  # elements of `tokens` past the context, so that a full-width pass may start near its end
 
@@ -201,7 +203,10 @@ def program_widths(model: Model) -> dict[str, int]:
     passes = target if model.role == "target" else ("step", "sample", "measure")
     names = {f"{model.role}.prefill": model.prefill_width}
     names |= {f"{model.role}.{kind}_{width}": width for kind in passes for width in model.widths}
-    return names | ({"draft.accept": MAX_ROWS} if model.role == "draft" else {})
+    if model.role == "target":
+        return names
+    names |= {"draft.accept": MAX_ROWS} | {f"draft.draw_{width}": width for width in model.widths}
+    return names | dict.fromkeys(("draft.judge", "draft.judge_filter", "draft.follow"), MAX_ROWS)
 
 
 def host_tensors(models: tuple[Model, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -231,4 +236,5 @@ def sampling_tensors(padded_vocab: int) -> dict[str, tuple[str, tuple[int, ...]]
         "sampling.mask": ("uint32", (OUT_ROWS, -(-padded_vocab // 32))),
         "sampling.banned": ("int32", (MAX_BANNED, BANNED_FIELDS)),
         "target.top": ("float32", (OUT_ROWS, TOP_FIELDS)),
+        "target.verdict": ("int32", (VERDICT_ROWS, VERDICT_FIELDS)),
     }
