@@ -12,8 +12,6 @@ from specdec_runtime.decode.sampling import Sampling
 from specdec_tools.browser import BrowserOptions, page_session
 from specdec_tools.serve import running_site
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
-
 pytestmark = pytest.mark.browser
 VOCAB, MAX_TOKENS = 301, 16
 WAYS = [("reject", 3, 1), ("reject", 2, 3), ("block", 3, 1), ("block", 7, 2)]
