@@ -74,12 +74,13 @@ _CHANGES = {
 MUTANTS = {f"mutant_{op}": _mutant(op, *changes) for op, changes in _CHANGES.items()}
 _NORMED = {"k": K, "fmt": "q4", "eps": EPS}
 _HEADS = heads(16, 4, 16, 16)
+# position 43: there the other stream's noise gives another id, which is all that a CPU's row shows
 MUTANT_SPECS = [
     Spec("mutant_linear", {"n": 20, "k": K, "fmt": "q4"}, widths=(1, 2)),
     Spec("mutant_linear_add_quantize", {"n": 64, "k": K, "fmt": "q4"}, widths=(1, 2)),
     Spec("mutant_gate_up_quantize", {"n": 64, **_NORMED}, widths=(1, 2)),
     Spec("mutant_qkv_rope", {"n": 384, **_NORMED, **_HEADS}, 256, widths=(1, 2)),
-    Spec("mutant_choose_sampled", {"n": 301, "padded": 320, "tokens": 600, "bias": 320}, 40, widths=(1, 2)),
+    Spec("mutant_choose_sampled", {"n": 301, "padded": 320, "tokens": 600, "bias": 320}, 43, widths=(1, 2)),
     Spec("mutant_filtered", FILTER_SHAPE, 40, (1, 2), edit=FILTER_EDITS["penalties"]),
     Spec("mutant_attend", _HEADS | {"k": 256}, 256, widths=(1, 2)),
 ]
