@@ -31,7 +31,7 @@ SAMPLINGS = {
         "bad_words": [[5], [6, 7]],
         "min_tokens": 4,
     },
-    "greedy, penalized": {"presence_penalty": 1.0, "repetition_penalty": 1.5},
+    "greedy, penalized": {"presence_penalty": 2.0, "repetition_penalty": 10.0, "bad_words": [[438, 8]]},
     "greedy, biased": {"logit_bias": {"7": 3.0, "9": -2.0}},
 }
 OPTIONS = {
