@@ -27,6 +27,7 @@ def test_every_field() -> None:
         "temperature": 0.5, "mode": "block", "seed": MAX_SEED, "top_k": 4, "top_p": 0.9, "min_p": 0.1, "repetition_penalty": 1.5,
         "frequency_penalty": 0.5, "presence_penalty": -0.5, "min_tokens": 2, "logit_bias": {"7": 1.5, "8": -2},
         "bad_words": [[1], [2, 3]], "allowed_ids": [4, 5], "stop": ["x"], "ignore_eos": True, "logprobs": 2,
+        "grammar": {"type": "json"},
     }  # fmt: skip
     assert set(given) == OPTIONS
     asked = read_request(FIELDS | given, 1, 1)
@@ -34,6 +35,7 @@ def test_every_field() -> None:
         0.5, "block", MAX_SEED, 1.5, 0.5, -0.5, {7: 1.5, 8: -2}, [[1], [2, 3]], 2, 4, 0.9, 0.1, [4, 5]
     )
     assert (asked.stop, asked.eos_ids, asked.logprobs) == (["x"], (), 2)
+    assert asked.grammar == {"type": "json"}
     assert read_request(FIELDS | {"stop": "xy"}, 1, 1).stop == ["xy"], "one may stand alone"
     assert read_request(FIELDS | {"allowed_ids": None}, 1, 1).sampling.allowed_ids is None
 
