@@ -35,18 +35,24 @@ def temperature_is_not_inverted(patch):
 
 @mutant
 def drafts_are_verified_without_noise(patch):
-    program = Generation._program
+    honest = Generation._pass
 
     def wrong(self, num_rows):
-        return program(self, num_rows).replace("sample" if num_rows > 1 else "none", "verify")
+        return [
+            name.replace("sample" if num_rows > 1 else "none", "verify") for name in honest(self, num_rows)
+        ]
 
-    patch.setattr(Generation, "_program", wrong)
+    patch.setattr(Generation, "_pass", wrong)
 
 
 @mutant
 def drafts_are_first_choices(patch):
     begin = ModelDrafter.begin
-    patch.setattr(ModelDrafter, "begin", lambda self, sequence, kind="step": begin(self, sequence, "step"))
+    patch.setattr(
+        ModelDrafter,
+        "begin",
+        lambda self, sequence, kind="step", cache=None: begin(self, sequence, "step", cache),
+    )
 
 
 @mutant
