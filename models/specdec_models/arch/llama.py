@@ -125,7 +125,7 @@ class Llama(nn.Module):
         if self.shape.choice == "draw":
             return logits, *self._draw(logits, over)
         kept = [self._filter(logits, over)] if self.shape.choice == "filter" else []
-        results = [self._choose(*kept or [logits], over)]
+        results = [self._choose(kept[0] if kept else logits, over)]
         if self.shape.measured:
             results.append(op("measure", [state.args, logits], [((OUT_ROWS, 2), "float32")], **over))
         done = op("advance", [state.args, state.tokens, results[0]], [((1,), "int32")], tokens=c.num_tokens)
