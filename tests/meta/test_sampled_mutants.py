@@ -37,10 +37,9 @@ def temperature_is_not_inverted(patch):
 def drafts_are_verified_without_noise(patch):
     honest = Generation._pass
 
-    def wrong(self, num_rows):
-        return [
-            name.replace("sample" if num_rows > 1 else "none", "verify") for name in honest(self, num_rows)
-        ]
+    def wrong(self, num_rows, *more):
+        calls = honest(self, num_rows, *more)
+        return [name.replace("sample" if num_rows > 1 else "none", "verify") for name in calls]
 
     patch.setattr(Generation, "_pass", wrong)
 
@@ -56,14 +55,14 @@ def drafts_are_first_choices(patch):
 
 
 @mutant
-def plain_steps_write_nothing(patch):
-    steps_submit = Generation.steps_submit
+def a_request_writes_nothing(patch):
+    verify_submit = Generation.verify_submit
 
-    def wrong(self, steps):
-        batch = steps_submit(self, steps)
+    def wrong(self, proposal):
+        batch = verify_submit(self, proposal)
         return batch._replace(writes=[write for write in batch.writes if "sampling" not in write[0]])
 
-    patch.setattr(Generation, "steps_submit", wrong)
+    patch.setattr(Generation, "verify_submit", wrong)
 
 
 @mutant

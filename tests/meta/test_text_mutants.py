@@ -173,7 +173,7 @@ def log_probabilities_of_what_was_cut(patch):
 def log_probabilities_of_every_other_submit(patch):
     """In between the rows are what another submit left."""
 
-    def every_other(self, num_rows):
+    def every_other(self, num_rows, *_):
         width = self._programs.width(self.target.model, num_rows)
         self.calls = getattr(self, "calls", 0) + 1
         return [f"target.verify_{width}"] + ([f"target.logprobs_{width}"] if self.calls % 2 else [])

@@ -117,7 +117,7 @@ def error_of(text):
         ({"max_tokens": -1}, "RequestError"),
         ({"max_tokens": "9"}, "RequestError"),
         ({"k": 8}, "RequestError"),
-        ({"rounds": 5}, "RequestError"),
+        ({"rounds": 9}, "RequestError"),
         ({"rounds": 0}, "RequestError"),
         ({"rounds": True}, "RequestError"),
         ({"session": ""}, "RequestError"),

@@ -140,9 +140,10 @@ class Generation:
         return 1 if alone else min(self._steps, self.limits.max_len - len(self.sequence))
 
     def steps_submit(self, steps: int) -> Submit:
-        """Plain steps in one submit: each writes its id to `tokens`, where the next one reads it, and its row to `out`."""
+        """Plain steps in one submit: each writes its id to `tokens`, where the next one reads it, and its row to `out`. Never the first
+        submit, which tells the device how to choose."""
         writes = self.sequence.token_writes(len(self.sequence))
-        writes += self.target.feed(1, steps - 1, feedback=1) + self._sampling.writes()
+        writes += self.target.feed(1, steps - 1, feedback=1)
         return Submit("verify", writes, self._pass(1) * steps, self._pass_reads(steps))
 
     def verify_submit(self, proposal: Proposal | None) -> Submit:
