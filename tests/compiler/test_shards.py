@@ -97,7 +97,8 @@ def test_windows_hold_the_rows_of_the_whole(bundles, cut) -> None:
     """A pass's windows, in order, are the bytes of the matrix; a head's results begin at its columns, an embedding's are all of x."""
     _, limit, count = cut
     whole, by_rows = (bound(bundle) for bundle in bundles)
-    assert whole.keys() == by_rows.keys() and len(whole) == 18  # 10 programs, 2 of which are prefills
+    assert whole.keys() == by_rows.keys()
+    assert len(whole) == 42  # 12 programs of the target and 8 of the draft with a head, and the embeddings of 2 prefills
     for (name, op), shards in by_rows.items():
         ((w, ws, out),) = whole[name, op]
         codes, scales, results = zip(*shards, strict=True)
@@ -135,7 +136,7 @@ def test_projections_of_several_formats(tmp_path: Path) -> None:
         for name, limit in (("whole", MAX_BINDING), ("cut", ROW_STEP * HIDDEN))
     )
     linears = [key for key in whole if key[1] == "linear"]
-    assert len(linears) == 5 and whole.keys() == by_rows.keys()
+    assert len(linears) == 13 and whole.keys() == by_rows.keys()
     for key in linears:
         (q, q_scales, out), *_ = whole[key]
         first, second, *_ = by_rows[key]
