@@ -98,7 +98,9 @@ def test_windows_hold_the_rows_of_the_whole(bundles, cut) -> None:
     _, limit, count = cut
     whole, by_rows = (bound(bundle) for bundle in bundles)
     assert whole.keys() == by_rows.keys()
-    assert len(whole) == 42  # 12 programs of the target and 8 of the draft with a head, and the embeddings of 2 prefills
+    assert (
+        len(whole) == 42
+    )  # 12 programs of the target and 8 of the draft with a head, and the embeddings of 2 prefills
     for (name, op), shards in by_rows.items():
         ((w, ws, out),) = whole[name, op]
         codes, scales, results = zip(*shards, strict=True)

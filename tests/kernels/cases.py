@@ -13,6 +13,7 @@ import numpy as np
 from specdec_compiler.kernels import Params
 from specdec_compiler.kernels.base import MAX_ROWS, OUT_ROWS
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, readable
+from specdec_runtime.plan.schema import VERDICT_FIELDS
 
 from .filter_cases import HARD, SETTINGS, settings
 from .forms import Arrays, kinds
@@ -705,13 +706,13 @@ def _follow_rows() -> list[Case]:
     def verdict(row: int, *values: int) -> Edit:
         def edit(a: Arrays, p: Params, levels: int) -> None:
             a["args"][3] = row * int(a["args"][1])
-            a["verdict"].reshape(4, 4)[row] = values
+            a["verdict"].reshape(-1, VERDICT_FIELDS)[row] = values
 
         return edit
 
     edits = {
         "none": verdict(0, 0, 7, 1, 0),
-        "all, the last round": verdict(3, 3, 300, 3, 0),
+        "all, the last round": verdict(7, 3, 300, 3, 0),
         "undecided": verdict(1, 2, 7, 0, 0),
         "an id past the vocabulary": verdict(1, 2, 301, 1, 0),
         "a negative id": verdict(1, 2, -1, 1, 0),
