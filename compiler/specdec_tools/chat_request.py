@@ -29,7 +29,7 @@ READ = (
     "model", "messages", "max_tokens", "max_completion_tokens", "stop", "logprobs", "top_logprobs", "logit_bias",
     "response_format", "n", "stream", "stream_options",
 )  # fmt: skip
-DEFAULTS = {"drafter": "ngram", "schedule": "auto"}
+DEFAULTS = {"drafter": "chain", "schedule": "auto"}
 MOST_DRAFTS = {"auto": 7, "fixed": 4}
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 

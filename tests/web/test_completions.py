@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,17 @@ from specdec_tools.chat_types import to_dict
 pytestmark = pytest.mark.browser
 
 MESSAGES = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Hello there"}]
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
 BODIES: list[dict[str, Any]] = [
+    {
+        "max_tokens": 24,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
+    },
     {"max_tokens": 24},
     {"max_tokens": 24, "drafter": "model", "k": 3, "schedule": "fixed"},
     {"max_tokens": 0},
@@ -98,6 +109,8 @@ def test_the_page_answers_as_python_does(rig: BrowserRig, session: PageSession, 
             assert _same(here) == _same(there), body
             said = {"content": here["choices"][0]["message"]["content"]}
             said["finish_reason"] = here["choices"][0]["finish_reason"]
+            if "response_format" in body:
+                assert list(json.loads(said["content"])) == ["ok"] and said["finish_reason"] == "stop"
             streamed = [to_dict(chunk) for chunk in client.chat.completions.create(stream=True, **whole)]
             assert _joined(streamed) == said
             assert _joined(rig.do(session.page.evaluate(STREAM_JS, whole))) == said

@@ -19,7 +19,7 @@ const READ = [
   "model", "messages", "max_tokens", "max_completion_tokens", "stop", "logprobs", "top_logprobs", "logit_bias", "response_format",
   "n", "stream", "stream_options",
 ];
-const DEFAULTS = { drafter: "ngram", schedule: "auto" };
+const DEFAULTS = { drafter: "chain", schedule: "auto" };
 const MOST_DRAFTS = { auto: 7, fixed: 4 };
 /** @type {Record<string, string>} */
 const ROLES = { system: "system", developer: "system", user: "user", assistant: "assistant" };
