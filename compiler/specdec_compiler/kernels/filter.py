@@ -5,8 +5,9 @@ mask, then 1 / temperature. truncate: banned sequences and stop ids before min_l
 formulas are those of decode/pipeline.py (docs/sampling.md). The logits themselves stay as they are.
 
 Values: a dropped id has DROPPED; any other finite logit's value lies within +-LARGEST; where the logit is not finite its value is not
-either, so that what chooses the row's id sees it. A row in which nothing survives gets values that are not finite. Columns past the
-vocabulary are DROPPED. Knows no noise and no choice. Row-invariant: a row's bits depend on its own logits, position and tokens only.
+either, so that what chooses the row's id sees it. A row in which nothing survives gets values that are not finite, on the GPU only
+DROPPED ones: neither can be chosen from. Columns past the vocabulary are DROPPED. Knows no noise and no choice. Row-invariant: a row's
+bits depend on its own logits, position and tokens only.
 
 The thresholds need no sort and no order of additions. `search` halves an interval of float bits, taken in the order of their values,
 until it holds the largest threshold whose measure reaches the goal: a count for top-k; for top-p, the sum of weights exp(z - largest)
