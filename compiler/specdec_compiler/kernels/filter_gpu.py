@@ -115,31 +115,45 @@ def process_gpu(name: str, p: Params):
                                 atomic_add(words, column, T.int32(1))
             barrier()
             with when(row < args[1]):
-                value, peak, word = local(1, "float32"), local(1, "float32"), local(1, "int32")
+                logit, value, peak = local(PEAK_OF, "float32"), local(PEAK_OF, "float32"), local(1, "float32")
+
+                def each(use: Callable) -> None:
+                    """use(number, column), one step of all columns after the other: their loads do not wait for each other."""
+                    for i in range(PEAK_OF):
+                        use(i, T.bind(T.min(first + (i * THREADS + tx), T.int32(padded - 1))))
+
+                def load(i: int, at) -> None:
+                    store(logit, i, logits[row * padded + at])
+                    store(value, i, logit[i])
+
+                def penalize(i: int, _) -> None:
+                    store(value, i, _penalized(floats, value[i], atomic_load(words, i * THREADS + tx)))
+
+                def forbid(i: int, at) -> None:
+                    masks = T.bind(out_row(args, row) * num_mask_words(padded))
+                    bits = mask[masks + T.shift_right(at, T.int32(5))]
+                    bit = T.shift_right(bits, T.cast(T.bitwise_and(at, 31), "uint32"))
+                    allowed = T.bitwise_and(bit, T.uint32(1)) != T.uint32(0)
+                    store(value, i, T.Select(allowed, value[i], f32(DROPPED)))
+
+                def finish(i: int, at) -> None:
+                    scaled = T.max(T.min(value[i] * floats[INV_T], f32(LARGEST)), f32(-LARGEST))
+                    kept = T.Select(value[i] > f32(LEAST), scaled, f32(DROPPED))
+                    done = T.Select(is_finite_bits(logit[i]), kept, logit[i])
+                    store(value, i, T.Select(at < vocab, done, f32(DROPPED)))
+                    with when(first + (i * THREADS + tx) < padded):
+                        store(z, row * stride + at, value[i])
+                        store(peak, 0, T.max(peak[0], value[i]))
+
                 store(peak, 0, f32(DROPPED))
-                for i in range(PEAK_OF):
-                    at = T.bind(first + i * THREADS + tx)
-                    with when(at < padded):
-                        logit = T.bind(logits[row * padded + at])
-                        store(value, 0, logit)
-                        with when(has(flags, PENALTIES)):
-                            store(word, 0, atomic_load(words, i * THREADS + tx))
-                            store(value, 0, _penalized(floats, value[0], word[0]))
-                        with when(has(flags, BIAS)):
-                            store(value, 0, value[0] + bias[at])
-                        with when(has(flags, MASK)):
-                            bits = mask[
-                                out_row(args, row) * num_mask_words(padded) + T.shift_right(at, T.int32(5))
-                            ]
-                            bit = T.shift_right(bits, T.cast(T.bitwise_and(at, 31), "uint32"))
-                            allowed = T.bitwise_and(bit, T.uint32(1)) != T.uint32(0)
-                            store(value, 0, T.Select(allowed, value[0], f32(DROPPED)))
-                        scaled = T.max(T.min(value[0] * floats[INV_T], f32(LARGEST)), f32(-LARGEST))
-                        kept = T.Select(value[0] > f32(LEAST), scaled, f32(DROPPED))
-                        done = T.Select(is_finite_bits(logit), kept, logit)
-                        store(value, 0, T.Select(at < vocab, done, f32(DROPPED)))
-                        store(z, row * stride + at, value[0])
-                        store(peak, 0, T.max(peak[0], value[0]))
+                each(load)
+                with when(has(flags, PENALTIES)):
+                    each(penalize)
+                with when(has(flags, BIAS)):
+                    each(lambda i, at: store(value, i, value[i] + bias[at]))
+                with when(has(flags, MASK)):
+                    each(forbid)
+                each(finish)
                 store(z, row * stride + padded + block * THREADS + tx, peak[0])
 
     return prim_func(name, process_params(p, stride), body)
@@ -147,6 +161,7 @@ def process_gpu(name: str, p: Params):
 
 def _penalized(floats, value, word):
     """The penalties of a logit, from its word of counts."""
+    word = T.bind(word)
     count = T.bind(T.cast(T.bitwise_and(word, T.int32(SEEN - 1)), "float32"))
     r = floats[REPETITION]
     repeated = T.Select(value > f32(0), value / r, value * r)
@@ -171,20 +186,22 @@ class _Team:
         """total[j] = the sum of what all threads put as number j, where `wanted`. Only in uniform control flow."""
         tx, total = self.tx, self.total
 
-        def add_up(values, first, j: int) -> None:
-            store(total, j, T.int32(0))
-            for i in range(TEAM):
-                store(total, j, total[j] + values[first + i])
+        def add_up(values, first: Callable) -> None:
+            for j in range(count):
+                store(total, j, T.int32(0))
+            with T.serial(0, TEAM // 4) as i:
+                for j in range(count):
+                    for each in range(4):
+                        store(total, j, total[j] + values[first(j) + (i * 4 + each)])
 
         barrier()
         with when(T.And(wanted, tx < TEAM)):
+            add_up(self.parts, lambda j: j * THREADS + tx * TEAM)
             for j in range(count):
-                add_up(self.parts, j * THREADS + tx * TEAM, j)
                 store(self.sums, j * TEAM + tx, total[j])
         barrier()
         with when(wanted):
-            for j in range(count):
-                add_up(self.sums, j * TEAM, j)
+            add_up(self.sums, lambda j: j * TEAM)
 
     def maximum(self, value) -> None:
         """largest = the greatest of all threads' values. Only in uniform control flow."""

@@ -140,29 +140,31 @@ class _Likeliest:
         self.tx = tx
         self.firsts, self.indices = shared(THREADS, "float32"), shared(THREADS, "int32")
         self.best, self.best_id = local(1, "float32"), local(1, "int32")
+        self.last, self.last_id = local(1, "float32"), local(1, "int32")
         self.values, self.ids = local(LIKELIEST, "float32"), local(LIKELIEST, "int32")
 
     def find(self, each: Callable) -> None:
         """each(use) calls use(value, id) for what a thread holds; where there are fewer than five, the rest is LOWEST and -1."""
-        for j in range(LIKELIEST):
+        store(self.last, 0, f32(-LOWEST))
+        store(self.last_id, 0, T.int32(-1))
+        with T.serial(0, LIKELIEST) as j:
             store(self.best, 0, f32(LOWEST))
             store(self.best_id, 0, T.int32(-1))
-            each(lambda value, at, j=j: self._after(j, value, at))
+            each(self._after)
             store(self.firsts, self.tx, self.best[0])
             store(self.indices, self.tx, self.best_id[0])
             barrier()
             tree(self.tx, THREADS, self._combine)
-            store(self.values, j, self.firsts[0])
-            store(self.ids, j, self.indices[0])
+            store(self.last, 0, self.firsts[0])
+            store(self.last_id, 0, self.indices[0])
+            store(self.values, j, self.last[0])
+            store(self.ids, j, self.last_id[0])
             barrier()
 
-    def _after(self, j: int, value, at) -> None:
+    def _after(self, value, at) -> None:
         """Only what comes after the last one found."""
-        after = T.bool(True)
-        if j:
-            last, last_id = self.values[j - 1], self.ids[j - 1]
-            after = T.Or(value < last, T.And(value == last, at > last_id))
-        with when(after):
+        later = T.Or(value < self.last[0], T.And(value == self.last[0], at > self.last_id[0]))
+        with when(later):
             self._keep(value, at)
 
     def _keep(self, value, at) -> None:
