@@ -82,7 +82,8 @@ from .select import THREADS, out_row
 PIVOTS = 3  # a search over the whole row tries so many values at once
 ROUNDS = 16  # each leaves a quarter of the interval
 TEAM = 16  # threads whose sums one thread adds
-LIST_STEP = 4  # candidates at a time
+LIST_STEP = 4  # candidates, and tokens of a thread, at a time
+STEP = LIST_STEP * THREADS  # tokens
 AHEAD = 8  # loads that a thread has under way at a time
 INFINITE = 3.4e38
 
@@ -104,11 +105,15 @@ def process_gpu(name: str, p: Params):
             barrier()
             with when(penalized):
                 position = T.bind(args[0] + row + 1)
-                with T.serial(0, T.truncdiv(position + THREADS - 1, T.int32(THREADS))) as i:
-                    at = T.bind(i * THREADS + tx)
-                    with when(at < position):
-                        column = T.bind(T.max(T.min(tokens[at], T.int32(vocab - 1)), T.int32(0)) - first)
-                        with when(T.And(column >= 0, column < COLUMNS)):
+                ids = local(LIST_STEP, "int32")
+                with T.serial(0, T.truncdiv(position + (STEP - 1), T.int32(STEP))) as i:
+                    for j in range(LIST_STEP):
+                        at = T.bind(i * STEP + (j * THREADS + tx))
+                        store(ids, j, tokens[T.min(at, position - 1)])
+                    for j in range(LIST_STEP):
+                        at = T.bind(i * STEP + (j * THREADS + tx))
+                        column = T.bind(T.max(T.min(ids[j], T.int32(vocab - 1)), T.int32(0)) - first)
+                        with when(T.And(at < position, T.And(column >= 0, column < COLUMNS))):
                             with when(at < ints[PROMPT_LEN]):
                                 atomic_or(words, column, T.int32(SEEN))
                             with when(at >= ints[PROMPT_LEN]):
