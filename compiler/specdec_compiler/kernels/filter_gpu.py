@@ -247,7 +247,7 @@ class _Row:
             shared(CANDIDATES + LIST_STEP, "float32"),
             shared(CANDIDATES + LIST_STEP, "int32"),
         )
-        self.edge, self.counters = shared(1, "float32"), shared(2, "int32")
+        self.counters = shared(2, "int32")
         self.top, self.lower, self.num = local(1, "float32"), local(1, "float32"), local(1, "int32")
         self.eight = local(PEAK_OF, "float32")
         self.sums = local(2 * PIVOTS, "int32")
@@ -307,9 +307,9 @@ class _Row:
 
         _repeat(THREADS, compare)
         with when(self.place[0] == rank - 1):
-            store(self.edge, 0, mine)
+            store(self.listed, 0, mine)  # for a while
         barrier()
-        store(self.lower, 0, T.max(self.edge[0], f32(-LARGEST)))  # no dropped ids
+        store(self.lower, 0, T.max(self.listed[0], f32(-LARGEST)))  # no dropped ids
         _repeat(ceil_div(self.padded, COLUMNS), self._list_group)
         barrier()
         num_groups = T.bind(atomic_load(self.counters, T.int32(0)))
