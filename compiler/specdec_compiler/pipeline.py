@@ -17,14 +17,25 @@ from .passes.fuse import FuseProducers
 from .passes.target_ops import (
     DeferNorms,
     FuseGpu,
+    LimitRows,
     MergePages,
     PackCodes,
     SplitArgmax,
     SplitAttention,
+    SplitLogprobs,
     WidenCodes,
 )
 
-GPU_PASSES = [SplitAttention, SplitArgmax, MergePages, PackCodes, DeferNorms, FuseGpu]
+GPU_PASSES = [
+    SplitAttention,
+    LimitRows,
+    SplitArgmax,
+    SplitLogprobs,
+    MergePages,
+    PackCodes,
+    DeferNorms,
+    FuseGpu,
+]
 PHASES = ("import", "fuse", "target", "memory")
 
 

@@ -6,7 +6,10 @@ import pytest
 from specdec_runtime.bundle import open_bundle
 from specdec_runtime.plan.schema import Dispatch, Target
 
-ENDS = {"cpu": ("argmax", "sample"), "gpu": ("argmax_split", "sample_split")}
+ENDS = {  # the kernels of the greedy and of the sampled end
+    "cpu": (("argmax", "advance"), ("sample", "advance")),
+    "gpu": (("argmax_split", "argmax_merge"), ("sample_split", "sample_merge")),
+}
 SAMPLING = {"sampling.ints", "sampling.floats", "sampling.bias"}
 
 
@@ -27,8 +30,9 @@ def test_the_same_dispatches_but_the_one_that_chooses(tiny_bundle, device: str) 
             sampled = target.program(f"{model.role}.sample_{width}")
             *same, choice, end = sampled.dispatches
             *before, argmax, advance = greedy.dispatches
-            assert same == before and end == advance and choice.grid == argmax.grid
-            ops = [target.kernels[each.kernel].op for each in (argmax, choice)]
+            assert same == before and end.tensors == advance.tensors
+            ends = ((argmax, advance), (choice, end))
+            ops = [tuple(target.kernels[each.kernel].op for each in pair) for pair in ends]
             assert tuple(ops) == ENDS[device]
             given, known = arguments(target, choice), arguments(target, argmax)
             assert {given.pop(name) for name in ("ints", "floats", "bias")} == SAMPLING

@@ -58,3 +58,16 @@ def test_books_and_ids(tiny_bundle, backend: str) -> None:
     assert 0 < counts[0] < counts[1]
     for first, again in zip(results, results[len(requests) :], strict=False):
         assert first["token_ids"] == again["token_ids"]
+
+
+@pytest.mark.parametrize("backend", OPTIONS)
+def test_judging_sees_what_filters_left(tiny_bundle, backend: str) -> None:
+    """Of one id left in each row the law is that of greedy decoding, penalties and banned ids included."""
+    greedy = {"temperature": 0.0, "presence_penalty": 1.5, "bad_words": [[3], [5, 6]], "min_tokens": 4}
+    plain = {"prompt_ids": random_prompt(4, VOCAB), "max_tokens": MAX_TOKENS, "drafter": "off", "k": 0}
+    filters = [{"top_k": 1}, {"min_p": 1.0}, {"top_p": 1e-9}]
+    judged = [
+        _request(*way, seed=1) | greedy | {"temperature": 1.5} | left for way in WAYS[1:3] for left in filters
+    ]
+    expected, *results = asyncio.run(_runs(tiny_bundle(4, VOCAB), backend, [plain | greedy, *judged]))
+    assert [result["token_ids"] for result in results] == [expected["token_ids"]] * len(judged)

@@ -15,7 +15,7 @@ from specdec_compiler.kernels.base import MAX_ROWS, OUT_ROWS
 from specdec_compiler.kernels.twins import pack_activations, pack_groups, readable
 from specdec_runtime.plan.schema import VERDICT_FIELDS
 
-from .filter_cases import HARD, SETTINGS, settings
+from .filter_cases import HARD, SETTINGS, raised, settings
 from .forms import Arrays, kinds
 from .inputs import NAMED_OF, make_inputs
 from .jobs import Work
@@ -520,6 +520,11 @@ def _filter_rows() -> list[Case]:
         both_of = both(rows_of("logits", **HARD), edit)
         add(f"301 hard, {name}", small, 9, None, both_of)
         add(f"5001 hard, {name}", shapes[0][0], 9, None, both_of)
+    dropped = (7, 9, 299)
+    for name, kind in {"top 5": {"top_k": 5}, "mass .5": {"top_p": 0.5}, "least .3": {"min_p": 0.3}}.items():
+        edit = both(raised(*dropped), settings(stops=dropped, min_len=1000, **kind))
+        for params in (small, shapes[0][0]):
+            add(f"{params['n']} the best are dropped, {name}", params, 9, None, edit)
     for name in ("nothing", "top 40", "mass .9", "mask of few, mass .9"):
         add(
             f"not finite, {name}",

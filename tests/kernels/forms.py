@@ -20,8 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 from specdec_compiler.kernels import OPS, Params
 from specdec_compiler.kernels.attention_gpu import num_splits
+from specdec_compiler.kernels.filter import gpu_stride
+from specdec_compiler.kernels.logprobs import WORDS as LOGPROBS_WORDS
+from specdec_compiler.kernels.logprobs import num_chunks as logprobs_chunks
 from specdec_compiler.kernels.measure import MEASURED
-from specdec_compiler.kernels.select import PARTIAL, num_chunks
+from specdec_compiler.kernels.select import CHUNK, NOISY_CHUNK, PARTIAL, num_chunks
 
 Arrays = dict[str, np.ndarray]
 MUTANT = "mutant_"  # begins the name of an op whose first kernel was made wrong on purpose (mutants.py)
@@ -38,37 +41,46 @@ KERNELS = {
     ("choose_measured_named", "cpu"): ("measure", "argmax_named", "advance"),
     ("choose_measured_named", "gpu"): ("measure_split_named", "measure_merge"),
     ("choose_sampled", "cpu"): ("sample", "advance"),
-    ("choose_sampled", "gpu"): ("sample_split", "argmax_merge"),
+    ("choose_sampled", "gpu"): ("sample_split", "sample_merge"),
     ("choose_sampled_named", "cpu"): ("sample_named", "advance"),
-    ("choose_sampled_named", "gpu"): ("sample_split_named", "argmax_merge"),
+    ("choose_sampled_named", "gpu"): ("sample_split_named", "sample_merge"),
     **{("draw", kind): ("keep_q", "draw_q") for kind in ("cpu", "gpu")},
     **{("draw_named", kind): ("keep_q_named", "draw_q") for kind in ("cpu", "gpu")},
     **{("judge", kind): tuple(f"judge_{step}" for step in JUDGING) for kind in ("cpu", "gpu")},
     ("filtered", "cpu"): ("process", "truncate"),
-    ("filtered", "gpu"): ("process", "truncate"),
+    ("filtered", "gpu"): ("process", "truncate", "pick_split"),
     ("choose_filtered", "cpu"): ("process", "truncate", "pick", "advance"),
-    ("choose_filtered", "gpu"): ("process", "truncate", "pick_split", "argmax_merge"),
+    ("choose_filtered", "gpu"): ("process", "truncate", "pick_split", "sample_merge"),
+    ("logprobs", "cpu"): ("logprobs",),
+    ("logprobs", "gpu"): ("logprobs_split", "logprobs_merge"),
     ("normed_linear", "gpu"): ("linear",),
     ("embed_rows", "gpu"): ("embed",),
     ("linear_rows", "gpu"): ("linear",),
 }
 _COMPOSED = {op for op, _ in KERNELS}
-WORDS = {  # what a chunk of logits leaves on the GPU
-    "choose": PARTIAL,
-    "choose_measured": MEASURED,
-    "choose_named": PARTIAL,
-    "choose_measured_named": MEASURED,
-    "choose_sampled": PARTIAL,
-    "choose_sampled_named": PARTIAL,
-    "choose_filtered": PARTIAL,
-}
-CHOOSING = tuple(WORDS)
+CHOOSING = (
+    "choose",
+    "choose_measured",
+    "choose_named",
+    "choose_measured_named",
+    "choose_sampled",
+    "choose_sampled_named",
+    "choose_filtered",
+)
+NOISY = ("choose_sampled", "choose_sampled_named", "choose_filtered", "filtered")
+CHUNKED = (*CHOOSING, "filtered", "logprobs")  # on the GPU, chunk by chunk of logits
 _RENAMED = {  # a kernel's name of what one before it wrote
     ("attend", "quantize", "x"): "out",
     ("choose_filtered", "pick", "logits"): "kept",
-    ("choose_filtered", "pick_split", "logits"): "kept",
+    ("choose_filtered", "pick_split", "logits"): "z",
+    ("filtered", "pick_split", "logits"): "z",
 }
-FILTERED = {"filtered": ("z",), "choose_filtered": ("z", "kept")}  # and what they leave in scratch memory
+FILTERED = {  # and what they leave in scratch memory
+    ("filtered", "cpu"): ("z",),
+    ("filtered", "gpu"): ("z", "limits"),
+    ("choose_filtered", "cpu"): ("z", "kept"),
+    ("choose_filtered", "gpu"): ("z", "limits", "kept"),
+}
 
 
 @dataclass(frozen=True)
@@ -113,11 +125,18 @@ def arguments(op: str, kind: str) -> dict[str, str]:
             access[slot] = access[slot] if read_before else how
     if real(op) == "attend":
         del access["out" if kind == "cpu" else "partial"]
-    if real(op) in WORDS and kind == "gpu":
+    if real(op) in CHUNKED and kind == "gpu":
         del access["partial"]
-    for name in FILTERED.get(real(op), ()):
+    for name in FILTERED.get((real(op), kind), ()):
         del access[name]
     return access
+
+
+def _chunk_words(op: str, n: int) -> int:
+    """What the chunks of a row leave."""
+    if op == "logprobs":
+        return logprobs_chunks(n) * LOGPROBS_WORDS
+    return num_chunks(n, NOISY_CHUNK if op in NOISY else CHUNK) * (MEASURED if "measured" in op else PARTIAL)
 
 
 def scratch(op: str, kind: str, p: Params) -> Arrays:
@@ -128,7 +147,11 @@ def scratch(op: str, kind: str, p: Params) -> Arrays:
         if kind == "cpu":
             return {"out": np.full(heads * d, np.nan, np.float32)}
         return {"partial": np.full(heads * num_splits(int(p["ctx"])) * (d + 2), np.nan, np.float32)}
-    found = {name: np.full(m * int(p["padded"]), np.nan, np.float32) for name in FILTERED.get(real(op), ())}
-    if real(op) in WORDS and kind == "gpu":
-        found["partial"] = np.full(m * num_chunks(int(p["n"])) * WORDS[real(op)], -1, np.int32)
+    found = {}
+    for name in FILTERED.get((real(op), kind), ()):
+        columns = int(p["padded"])
+        columns = {"z": gpu_stride(columns) if kind == "gpu" else columns, "limits": 1}.get(name, columns)
+        found[name] = np.full(m * columns, np.nan, np.float32)
+    if real(op) in CHUNKED and kind == "gpu":
+        found["partial"] = np.full(m * _chunk_words(real(op), int(p["n"])), -1, np.int32)
     return found

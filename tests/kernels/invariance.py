@@ -13,7 +13,7 @@ from specdec_compiler.kernels.twins import page_index, readable
 
 from .cases import EPS, Edit
 from .filter_cases import EVERYTHING, SETTINGS, settings
-from .forms import CHOOSING, FILTERED, Arrays, arguments, kinds, real
+from .forms import CHOOSING, Arrays, arguments, kinds, real
 from .inputs import blank, make_inputs
 from .jobs import Work
 
@@ -52,10 +52,11 @@ ROW_INPUTS = {
 }
 EMBED = ("embed", "embed_rows")
 SAMPLED = ("choose_sampled", "choose_sampled_named")
-POSITIONAL = (*EMBED, "rope_append", "qkv_rope", "attention", "attend", *SAMPLED, *FILTERED)
+FILTERING = ("filtered", "choose_filtered")
+POSITIONAL = (*EMBED, "rope_append", "qkv_rope", "attention", "attend", *SAMPLED, *FILTERING)
 FIXED_ROWS = {  # as many rows at every width
     **{(op, name): OUT_ROWS for op in CHOOSING for name in ("out", "stats")},
-    **{(op, "mask"): OUT_ROWS for op in FILTERED},
+    **{(op, "mask"): OUT_ROWS for op in FILTERING},
     **{("logprobs", name): OUT_ROWS for name in ("out", "top")},
     ("score", "score"): MAX_ROWS,
     ("score", "score_ids"): MAX_ROWS,

@@ -96,6 +96,13 @@ def test_wrong_processors_are_told(device: str, mutant: Callable, tmp_path: Path
         assert _failures(device, tmp_path)
 
 
+def test_peaks_of_dropped_ids_are_told(tmp_path: Path) -> None:
+    """On the GPU, a largest value that stays behind where its id was dropped."""
+    with patch.object(filter_gpu, "_mend", lambda found, block: None):
+        failed = _failures("lavapipe", tmp_path)
+    assert failed and all("the best are dropped" in name for name in failed)
+
+
 def test_drafts_are_history(tmp_path: Path) -> None:
     """Counts that end with the committed tokens are told, on the CPU by the number that the counting gets."""
     real = filter_cpu._count_cpu

@@ -10,13 +10,22 @@ from .filter_ops import PROCESS, TRUNCATE
 from .judge import JUDGE_IDS, JUDGE_MASS, JUDGE_STATS, JUDGE_VERDICT, JUDGE_WEIGH
 from .linear import LINEAR, LINEAR_ADD
 from .linear_gpu import GATE_UP_QUANTIZE, LINEAR_ADD_QUANTIZE, QKV_ROPE
-from .logprobs import LOGPROBS
+from .logprobs import LOGPROBS, LOGPROBS_MERGE, LOGPROBS_SPLIT
 from .measure import MEASURE, MEASURE_MERGE, MEASURE_SPLIT, MEASURE_SPLIT_NAMED
 from .pick import PICK, PICK_SPLIT
 from .quantize import NORM_QUANTIZE, QUANTIZE, SCALE_QUANTIZE, SILU_MUL_QUANTIZE
 from .rope import ROPE_APPEND
 from .sample import SAMPLE, SAMPLE_NAMED, SAMPLE_SPLIT, SAMPLE_SPLIT_NAMED
-from .select import ADVANCE, ARGMAX, ARGMAX_MERGE, ARGMAX_NAMED, ARGMAX_SPLIT, ARGMAX_SPLIT_NAMED, SCORE
+from .select import (
+    ADVANCE,
+    ARGMAX,
+    ARGMAX_MERGE,
+    ARGMAX_NAMED,
+    ARGMAX_SPLIT,
+    ARGMAX_SPLIT_NAMED,
+    SAMPLE_MERGE,
+    SCORE,
+)
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -46,6 +55,7 @@ OPS: dict[str, Op] = {
         SAMPLE_NAMED,
         SAMPLE_SPLIT,
         SAMPLE_SPLIT_NAMED,
+        SAMPLE_MERGE,
         PROCESS,
         TRUNCATE,
         PICK,
@@ -57,6 +67,8 @@ OPS: dict[str, Op] = {
         MEASURE_MERGE,
         SCORE,
         LOGPROBS,
+        LOGPROBS_SPLIT,
+        LOGPROBS_MERGE,
         ACCEPT,
         FOLLOW,
         KEEP_Q,

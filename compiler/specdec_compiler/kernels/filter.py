@@ -5,8 +5,9 @@ mask, then 1 / temperature. truncate: banned sequences and stop ids before min_l
 formulas are those of decode/pipeline.py (docs/sampling.md). The logits themselves stay as they are.
 
 Values: a dropped id has DROPPED; any other finite logit's value lies within +-LARGEST; where the logit is not finite its value is not
-either, so that what chooses the row's id sees it. A row in which nothing survives gets values that are not finite. Columns past the
-vocabulary are DROPPED. Knows no noise and no choice. Row-invariant: a row's bits depend on its own logits, position and tokens only.
+either, so that what chooses the row's id sees it. A row in which nothing survives gets values that are not finite, on the GPU only
+DROPPED ones: neither can be chosen from. Columns past the vocabulary are DROPPED. Knows no noise and no choice. Row-invariant: a row's
+bits depend on its own logits, position and tokens only.
 
 The thresholds need no sort and no order of additions. `search` halves an interval of float bits, taken in the order of their values,
 until it holds the largest threshold whose measure reaches the goal: a count for top-k; for top-p, the sum of weights exp(z - largest)
@@ -27,6 +28,11 @@ from .select import logits_buffer
 DROPPED = (
     -3.0e38
 )  # the value of an id that cannot be chosen: finite, and stays the least with any noise added
+COLUMNS = 2048  # GPU: of a row, for one workgroup of process
+GPU_THREADS = 256
+PEAK_OF = (
+    COLUMNS // GPU_THREADS
+)  # columns a thread has there, every 256th; their largest is kept with the row
 LARGEST = 1.0e37  # other values lie within plus and minus this
 LEAST = -1.0e30  # a logit that its processors bring below this counts as dropped
 TOP_K, PROMPT_LEN, MIN_LEN, NUM_STOPS, FLAGS, NUM_BANNED, FIRST_STOP, MAX_STOPS = 2, 3, 4, 5, 6, 7, 16, 32
@@ -101,11 +107,22 @@ def bans(args, ints, row):
     return T.Or(has(ints[FLAGS], BANNED), args[0] + row + 1 < ints[MIN_LEN])
 
 
+def num_peaks(padded: int) -> int:
+    """GPU: the largest values of a row that are kept with it."""
+    return ceil_div(padded, COLUMNS) * GPU_THREADS
+
+
+def gpu_stride(padded: int) -> int:
+    """GPU: elements of a row of z: its columns, then the peaks. Peak 256 b + t is of columns 2048 b + 256 j + t, j from 0 to 7."""
+    return padded + num_peaks(padded)
+
+
 def num_mask_words(padded: int) -> int:
     return ceil_div(padded, 32)
 
 
-def process_params(p: Params) -> list[tuple[str, int, str]]:
+def process_params(p: Params, stride: int) -> list[tuple[str, int, str]]:
+    """stride: elements of a row of z."""
     padded = int(p["padded"])
     return [
         ("args", ARGS, "int32"),
@@ -115,18 +132,17 @@ def process_params(p: Params) -> list[tuple[str, int, str]]:
         ("floats", SAMPLING_FLOATS, "float32"),
         ("bias", padded, "float32"),
         ("mask", OUT_ROWS * num_mask_words(padded), "uint32"),
-        ("z", int(p["m"]) * padded, "float32"),
+        ("z", int(p["m"]) * stride, "float32"),
     ]
 
 
-def truncate_params(p: Params) -> list[tuple[str, int, str]]:
-    size = int(p["m"]) * int(p["padded"])
+def truncate_params(p: Params, stride: int, result: tuple[str, int, str]) -> list[tuple[str, int, str]]:
     return [
         ("args", ARGS, "int32"),
         ("tokens", int(p["tokens"]), "int32"),
         ("ints", SAMPLING_INTS, "int32"),
         ("floats", SAMPLING_FLOATS, "float32"),
         ("banned", MAX_BANNED * BANNED_FIELDS, "int32"),
-        ("z", size, "float32"),
-        ("kept", size, "float32"),
+        ("z", int(p["m"]) * stride, "float32"),
+        result,
     ]

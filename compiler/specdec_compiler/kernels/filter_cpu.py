@@ -137,7 +137,7 @@ def process_cpu(name: str, p: Params):
             with T.serial(vocab, padded) as i:
                 store(z, base + i, f32(DROPPED))
 
-    return cpu_func(name, process_params(p), body)
+    return cpu_func(name, process_params(p, padded), body)
 
 
 def _powers():
@@ -438,4 +438,5 @@ def truncate_cpu(name: str, p: Params):
                 bits = T.reinterpret(I32X4, T.Select(stays, value, splat(f32(DROPPED))))
                 store4(kept, base + i * 4, T.reinterpret(F32X4, T.bitwise_or(bits, splat(none[0]))))
 
-    return cpu_func(name, truncate_params(p), body)
+    kept = ("kept", int(p["m"]) * padded, "float32")
+    return cpu_func(name, truncate_params(p, padded, kept), body)

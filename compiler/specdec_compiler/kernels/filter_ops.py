@@ -22,7 +22,7 @@ _TRUNCATE = (
     *_SAMPLING,
     ("banned", "read"),
     ("z", "read_write"),
-    ("kept", "write"),
 )
+_KEPT, _LIMITS = (*_TRUNCATE, ("kept", "write")), (*_TRUNCATE, ("limits", "write"))
 PROCESS = Op("process", Form(_PROCESS, process_cpu, by_row), Form(_PROCESS, process_gpu))
-TRUNCATE = Op("truncate", Form(_TRUNCATE, truncate_cpu, by_row), Form(_TRUNCATE, truncate_gpu))
+TRUNCATE = Op("truncate", Form(_KEPT, truncate_cpu, by_row), Form(_LIMITS, truncate_gpu))

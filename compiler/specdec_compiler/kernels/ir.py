@@ -149,6 +149,11 @@ def barrier():
     T.evaluate(T.tvm_storage_sync("shared"))
 
 
+def storage_barrier():
+    """GPU: and what they wrote to buffers is there for all of the workgroup."""
+    T.evaluate(T.call_extern("void", "storageBarrier"))
+
+
 def tree(lane_id, size: int, combine: Callable) -> None:
     """GPU: halve `size` neighbouring threads' values again and again: combine(step) adds what lies `step` on to a thread's own.
 
@@ -172,13 +177,18 @@ def _atomic(function: str, buffer, index, *values):
 
 
 def atomic_store(buffer, index, value) -> None:
-    """GPU: an int32 in workgroup memory. A buffer that is used by one of these four is used by nothing else (passes/lower.py)."""
+    """GPU: an int32 in workgroup memory. A buffer that is used by one of these five is used by nothing else (passes/lower.py)."""
     T.evaluate(_atomic("atomicStore", buffer, index, value))
 
 
 def atomic_add(buffer, index, value) -> None:
     """Add to it; in any order, integers give the same sum."""
     T.evaluate(_atomic("atomicAdd", buffer, index, value))
+
+
+def atomic_next(buffer, index):
+    """Its value, and one is added to it: each thread gets another number."""
+    return _atomic("atomicAdd", buffer, index, T.int32(1))
 
 
 def atomic_or(buffer, index, value) -> None:

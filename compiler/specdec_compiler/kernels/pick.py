@@ -1,4 +1,7 @@
-"""From what filter.py kept to an id: the largest of value + noise, the lowest id of equals. The noise is that of sample.py."""
+"""From what filter.py kept to an id: the largest of value + noise, the lowest id of equals. The noise is that of sample.py.
+
+On the GPU this is where ids fall: `truncate` says the least value that stays, `pick_split` writes what is kept.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from specdec_runtime.decode.rng import NOISE
 from tvm.script.ir_builder import tirx as T
 
 from .base import ARGS, OUT_ROWS, Form, Op, Params, by_row
-from .filter import LARGEST
+from .filter import DROPPED, LARGEST, gpu_stride
 from .ir import F32X4, cpu_func, f32, is_finite_bits, load4, local, splat, store, when
 from .noise import INTS, gumbel, random_bits
 from .sample import HAS_NOISE, _flag, _Row
@@ -45,20 +48,35 @@ def _kept(p: Params) -> tuple[str, int, str]:
     return ("logits", *logits_buffer(p)[1:])
 
 
-def _noisy(value, token_id, row, args, ints):
-    """GPU: what one thread compares of one id."""
-    result = local(1, "float32")
-    store(result, 0, value)
-    with when(_flag(ints, HAS_NOISE)):
-        bits = random_bits(ints, args[0] + row + 1, T.cast(token_id, "uint32"), NOISE)
-        store(result, 0, value + gumbel(bits[0]))
-    return T.Select(value < f32(-LARGEST), f32(LOWEST), result[0])
+def _noisy(p: Params):
+    """GPU: what one thread compares of one id; kept becomes its value, and DROPPED below the row's limit."""
+    vocab, padded = int(p["n"]), int(p["padded"])
+
+    def weigh(value, token_id, row, args, ints, limits, kept):
+        result = local(1, "float32")
+        stays = T.Or(value >= limits[row], T.Not(is_finite_bits(value)))
+        store(result, 0, T.Select(stays, value, f32(DROPPED)))
+        store(kept, row * padded + token_id, result[0])
+        for first in range(vocab, padded, vocab):  # behind the vocabulary
+            with when(first + token_id < padded):
+                store(kept, row * padded + first + token_id, f32(DROPPED))
+        with when(T.And(_flag(ints, HAS_NOISE), result[0] >= f32(-LARGEST))):
+            bits = random_bits(ints, args[0] + row + 1, T.cast(token_id, "uint32"), NOISE)
+            store(result, 0, result[0] + gumbel(bits[0]))
+        return T.Select(result[0] < f32(-LARGEST), f32(LOWEST), result[0])
+
+    return weigh
 
 
 def _pick_split_gpu(name: str, p: Params):
-    return argmax_split_gpu(name, p, weigh=([INTS], _noisy))
+    m, padded = int(p["m"]), int(p["padded"])
+    limits, kept = ("limits", m, "float32"), ("kept", m * padded, "float32")
+    return argmax_split_gpu(
+        name, p, weigh=([INTS, limits], _noisy(p)), results=[kept], stride=gpu_stride(padded)
+    )
 
 
 _INPUTS = (("args", "read"), ("logits", "read"), ("ints", "read"))
 PICK = Op("pick", cpu=Form((*_INPUTS, ("out", "write")), _pick_cpu, by_row))
-PICK_SPLIT = Op("pick_split", gpu=Form((*_INPUTS, ("partial", "write")), _pick_split_gpu))
+_LIMITED = (*_INPUTS, ("limits", "read"), ("partial", "write"), ("kept", "write"))
+PICK_SPLIT = Op("pick_split", gpu=Form(_LIMITED, _pick_split_gpu))

@@ -7,7 +7,7 @@ all their rows there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tvm.script.ir_builder import tirx as T
@@ -107,18 +107,19 @@ THREADS = 256
 
 
 CHUNK = 4096  # logits one workgroup of argmax_split looks at
+NOISY_CHUNK = 1024  # of the forms that make noise, which are bound by arithmetic
 PARTIAL = 3  # value bits, id, finite flag
 STATS_FIELDS = 2  # of a row: log-probability of the argmax id, entropy (measure.py)
 STATS = ("stats", OUT_ROWS * STATS_FIELDS, "float32")
 
 
-def num_chunks(vocab: int) -> int:
+def num_chunks(vocab: int, chunk: int = CHUNK) -> int:
     """Workgroups a row of argmax_split takes."""
-    return -(-vocab // CHUNK)
+    return -(-vocab // chunk)
 
 
-def _partial(p: Params, words: int) -> tuple[str, int, str]:
-    return ("partial", int(p["m"]) * num_chunks(int(p["n"])) * words, "int32")
+def _partial(p: Params, words: int, chunk: int) -> tuple[str, int, str]:
+    return ("partial", int(p["m"]) * num_chunks(int(p["n"]), chunk) * words, "int32")
 
 
 def _argmax_tree(values, ids, goods, tx, lane_id, best, best_id, size: int) -> None:
@@ -140,16 +141,22 @@ def argmax_split_gpu(
     more: Callable | None = None,
     named: bool = False,
     weigh: tuple[list[tuple[str, int, str]], Callable] = ([], lambda logit, token_id, row, args: logit),
+    results: Sequence[tuple[str, int, str]] = (),
+    stride: int = 0,
 ):
     """What one workgroup finds in a chunk: PARTIAL words, and behind them what more(each, tx, the chunk's largest) gives thread 0;
     each(use) calls use(value, index) for the logits that fall to a thread. weigh: further inputs, and what is compared in place of
-    a logit, from (logit, its id, row, args, these inputs)."""
-    m, vocab, padded = int(p["m"]), int(p["n"]), int(p["padded"])
-    chunks = num_chunks(vocab)
+    a logit, from (logit, its id, row, args, these inputs, results); results: what that writes, behind `partial`. stride: elements of a
+    row of logits, where they are not `padded`."""
+    m, vocab, stride = int(p["m"]), int(p["n"]), stride or int(p["padded"])
     weights, weighed = weigh
+    size = NOISY_CHUNK if weights else CHUNK
+    chunks = num_chunks(vocab, size)
 
     def body(args, logits, *rest):
-        (*names, partial), own = rest[len(weights) :], rest[: len(weights)]
+        end = len(rest) - len(results)
+        *names, partial = rest[len(weights) : end]
+        own = rest[: len(weights)] + rest[end:]
         with threads(chunks, m, 1, THREADS) as (chunk, row, _, tx):
             values, ids, goods = (
                 shared(THREADS, "float32"),
@@ -159,12 +166,12 @@ def argmax_split_gpu(
             best, best_id, good = local(1, "float32"), local(1, "int32"), local(1, "int32")
 
             def take(i, use: Callable) -> None:
-                at = T.bind(chunk * CHUNK + i * THREADS + tx)
+                at = T.bind(chunk * size + i * THREADS + tx)
                 with when(at < vocab):
-                    use(T.bind(logits[row * padded + at]), at)
+                    use(T.bind(logits[row * stride + at]), at)
 
             def each(use: Callable) -> None:
-                with when(row < args[1]), T.serial(0, CHUNK // THREADS) as i:
+                with when(row < args[1]), T.serial(0, size // THREADS) as i:
                     take(i, use)
 
             def consider(logit, at) -> None:
@@ -178,7 +185,7 @@ def argmax_split_gpu(
                 each(consider)
             else:
                 with when(row < args[1]):
-                    for i in range(CHUNK // THREADS):
+                    for i in range(size // THREADS):
                         take(i, consider)
             store(values, tx, best[0])
             store(ids, tx, best_id[0])
@@ -194,17 +201,20 @@ def argmax_split_gpu(
                 for i, value in enumerate(extra):
                     store(partial, at + PARTIAL + i, T.reinterpret("int32", value))
 
-    inputs = [("args", ARGS, "int32"), logits_buffer(p), *weights, *names_buffer(p, named)]
-    return prim_func(name, [*inputs, _partial(p, words)], body)
+    logits_of = ("logits", m * stride, "float32")
+    inputs = [("args", ARGS, "int32"), logits_of, *weights, *names_buffer(p, named)]
+    return prim_func(name, [*inputs, _partial(p, words, size), *results], body)
 
 
 MERGE_LANES = 32  # threads that merge one row's chunks
 
 
-def argmax_merge_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable | None = None):
+def argmax_merge_gpu(
+    name: str, p: Params, words: int = PARTIAL, more: Callable | None = None, chunk: int = CHUNK
+):
     """One workgroup merges the chunks of every row, then advances: the last dispatch of a pass. more(each, partial, tx, lane, the row's
     largest) gives what each row's first thread writes to stats; each(use) calls use(first word) for a thread's chunks."""
-    m, chunks = int(p["m"]), num_chunks(int(p["n"]))
+    m, chunks = int(p["m"]), num_chunks(int(p["n"]), chunk)
 
     def body(args, partial, tokens, out, *rest):
         size, (*stats, done) = m * MERGE_LANES, rest
@@ -217,9 +227,9 @@ def argmax_merge_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable 
 
             def each(use: Callable) -> None:
                 with T.serial(0, -(-chunks // MERGE_LANES)) as i:
-                    chunk = T.bind(i * MERGE_LANES + lane_id)
-                    with when(T.And(chunk < chunks, row < args[1])):
-                        use(T.bind((row * chunks + chunk) * words))
+                    number = T.bind(i * MERGE_LANES + lane_id)
+                    with when(T.And(number < chunks, row < args[1])):
+                        use(T.bind((row * chunks + number) * words))
 
             def consider(at) -> None:
                 _consider(T.reinterpret("float32", partial[at]), partial[at + 1], best, best_id)
@@ -249,7 +259,7 @@ def argmax_merge_gpu(name: str, p: Params, words: int = PARTIAL, more: Callable 
             with when(tx == 0):
                 _advance(args, tokens, ids[(T.max(args[1], 1) - 1) * MERGE_LANES], done)
 
-    params = [("args", ARGS, "int32"), _partial(p, words), ("tokens", int(p["tokens"]), "int32")]
+    params = [("args", ARGS, "int32"), _partial(p, words, chunk), ("tokens", int(p["tokens"]), "int32")]
     results = [("out", OUT_ROWS * 2, "int32"), *([STATS] if more else []), ("done", 1, "int32")]
     return prim_func(name, [*params, *results], body)
 
@@ -395,11 +405,8 @@ ARGMAX_SPLIT_NAMED = Op(
     "argmax_split_named",
     gpu=Form((*_LOGITS, ("ids", "read"), ("partial", "write")), partial(argmax_split_gpu, named=True)),
 )
-ARGMAX_MERGE = Op(
-    "argmax_merge",
-    gpu=Form(
-        (STATE[0], ("partial", "read"), STATE[1], ("out", "write"), ("done", "write")), argmax_merge_gpu
-    ),
-)
+_MERGE = (STATE[0], ("partial", "read"), STATE[1], ("out", "write"), ("done", "write"))
+ARGMAX_MERGE = Op("argmax_merge", gpu=Form(_MERGE, argmax_merge_gpu))
+SAMPLE_MERGE = Op("sample_merge", gpu=Form(_MERGE, partial(argmax_merge_gpu, chunk=NOISY_CHUNK)))
 _SCORE_ARGS = (*_LOGITS, ("score_ids", "read"), ("score", "write"))
 SCORE = Op("score", Form(_SCORE_ARGS, _score_cpu, by_row), Form(_SCORE_ARGS, _score_gpu))

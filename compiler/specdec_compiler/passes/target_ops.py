@@ -10,9 +10,12 @@ from dataclasses import replace
 
 from ..kernels.attention_gpu import num_splits
 from ..kernels.base import GROUP
+from ..kernels.filter import gpu_stride
+from ..kernels.logprobs import WORDS as LOGPROBS_WORDS
+from ..kernels.logprobs import num_chunks as logprobs_chunks
 from ..kernels.measure import MEASURED
 from ..kernels.quantize import GROUP_WORDS
-from ..kernels.select import PARTIAL, num_chunks
+from ..kernels.select import CHUNK, NOISY_CHUNK, PARTIAL, num_chunks
 from .calls import Call, Straight, straight_pass
 from .fuse import Fusions, fuse
 
@@ -35,12 +38,54 @@ def _producer(program: Straight, name: str) -> Call:
     return next(call for call in program.calls if name in call.outputs)
 
 
+def split_logprobs(program: Straight) -> Straight:
+    """GPU: log-probabilities become one workgroup per (row, 2,048 logits), then one per row that merges."""
+    calls: list[Call] = []
+    for call in program.calls:
+        if call.op != "logprobs":
+            calls.append(call)
+            continue
+        p, partial = call.params, call.outputs[0] + "_partial"
+        args, logits, _ = call.inputs
+        shape = (int(p["m"]), logprobs_chunks(int(p["n"])), LOGPROBS_WORDS)
+        types = ((shape, "int32"),)
+        calls.append(
+            replace(call, op="logprobs_split", inputs=(args, logits), outputs=(partial,), types=types)
+        )
+        calls.append(replace(call, op="logprobs_merge", inputs=(*call.inputs, partial)))
+    return replace(program, calls=tuple(calls))
+
+
+def limit_rows(program: Straight) -> Straight:
+    """GPU: a processed row has its peaks behind it, `truncate` gives a limit of each row, and `pick` writes what is kept."""
+    calls: list[Call] = []
+    for call in program.calls:
+        if call.op == "process":
+            m, padded = call.types[0][0]
+            call = replace(call, types=(((m, gpu_stride(padded)), "float32"),))
+        elif call.op == "truncate":
+            kept = call
+            limits = ((call.types[0][0][0],), "float32")
+            call = replace(call, outputs=(call.outputs[0] + "_limits",), types=(limits,))
+        elif call.op == "pick":
+            args, _, ints = call.inputs
+            call = replace(
+                call,
+                inputs=(args, kept.inputs[-1], ints, calls[-1].outputs[0]),
+                outputs=(*call.outputs, *kept.outputs),
+                types=(*call.types, *kept.types),
+            )
+        calls.append(call)
+    return replace(program, calls=tuple(calls))
+
+
 CHOOSING = ("argmax", "argmax_named", "sample", "sample_named", "pick")
+NOISY = ("sample", "pick")
 
 
 def split_argmax(program: Straight) -> Straight:
-    """GPU: argmax (or the sampled one) and advance become one workgroup per (row, 4,096 logits), then one that merges, decides and
-    advances. Where the row is measured, the same two do that too."""
+    """GPU: argmax (or the sampled one) and advance become one workgroup per (row, 4,096 logits, or 1,024 with noise), then one that
+    merges, decides and advances. Where the row is measured, the same two do that too."""
     measures = {call.inputs[1]: call for call in program.calls if call.op == "measure"}  # by logits
     calls: list[Call] = []
     for call in program.calls:
@@ -49,18 +94,22 @@ def split_argmax(program: Straight) -> Straight:
             kind, words = ("measure", MEASURED) if call.inputs[1] in measures else (choice, PARTIAL)
             op = f"{kind}_split" + (f"_{named}" if named else "")
             p, partial = call.params, call.outputs[0] + "_partial"
-            shape = (int(p["m"]), num_chunks(int(p["n"])), words)
-            calls.append(replace(call, op=op, outputs=(partial,), types=((shape, "int32"),)))
+            chunk = NOISY_CHUNK if choice in NOISY else CHUNK
+            shape = (int(p["m"]), num_chunks(int(p["n"]), chunk), words)
+            outputs, types = (partial, *call.outputs[1:]), ((shape, "int32"), *call.types[1:])
+            calls.append(replace(call, op=op, outputs=outputs, types=types))
         elif call.op == "measure":
             continue
         elif call.op == "advance":
             argmax = _producer(program, call.inputs[2])
             measure = measures.get(argmax.inputs[1])
+            argmax = replace(argmax, outputs=argmax.outputs[:1], types=argmax.types[:1])
             made = (argmax, *([measure] if measure else []), call)
             args, tokens, _ = call.inputs
+            noisy = argmax.op.partition("_")[0] in NOISY
             merge = replace(
                 argmax,
-                op="measure_merge" if measure else "argmax_merge",
+                op="measure_merge" if measure else "sample_merge" if noisy else "argmax_merge",
                 inputs=(args, argmax.outputs[0] + "_partial", tokens),
                 params={"m": argmax.params["m"], "n": argmax.params["n"], **call.params},
                 outputs=tuple(name for each in made for name in each.outputs),
@@ -167,5 +216,7 @@ PackCodes = straight_pass("PackCodes")(pack_codes)
 DeferNorms = straight_pass("DeferNorms")(defer_norms)
 FuseGpu = straight_pass("FuseGpu")(fuse_gpu)
 SplitArgmax = straight_pass("SplitArgmax")(split_argmax)
+LimitRows = straight_pass("LimitRows")(limit_rows)
+SplitLogprobs = straight_pass("SplitLogprobs")(split_logprobs)
 SplitAttention = straight_pass("SplitAttention")(split_attention)
 WidenCodes = straight_pass("WidenCodes")(widen_codes)
