@@ -100,13 +100,13 @@ class NativeRun:
         raw, system = bool(request.get("raw")), request.get("system")
         return self.text.prompt_ids(request["prompt"], raw=raw, system=system)
 
-    def _schedule(self, name: str, drafter: Drafter, k: int) -> Schedule:
+    def _schedule(self, name: str, drafter: Drafter, asked: Request) -> Schedule:
         """The costs of this machine are measured before the first request that asks for them."""
         if name != "fixed" and not drafter.idle and not self._measured:
             self.memory.forget()  # the measurement writes where it likes
             self.schedules = self.schedules.with_costs(measure(self.plan, self.backend), ANY)
             self._measured = True
-        return self.schedules.make(name, k)
+        return self.schedules.make(name, asked.k, asked.sampling.temperature > 0)
 
     def _finished(self, result: dict[str, Any]) -> dict[str, Any]:
         timing = {"load": self.load_ms, **result["timing_ms"]}
@@ -135,7 +135,7 @@ class NativeRun:
     ) -> dict[str, Any]:
         asked = self._asked(request)
         drafter = make_drafter(request["drafter"], self.plan)
-        schedule = self._schedule(request.get("schedule", "fixed"), drafter, request["k"])
+        schedule = self._schedule(request.get("schedule", "fixed"), drafter, asked)
         effects = decode(
             self.plan, asked, drafter, schedule=schedule, tokens=self.text.byte_map, memory=self.memory
         )

@@ -422,6 +422,10 @@ def test_a_wrong_policy_is_refused(where, change):
 def test_names():
     schedules = open_schedules(PLAN)
     assert schedules.make("auto", 7).name == "break_even"
+    believed = [schedules.make("break_even", 7, sampled).report()["acceptance"] for sampled in (False, True)]
+    assert all(believed[1][source] < 0.95 * share for source, share in believed[0].items()), (
+        "draws agree less"
+    )
     assert (
         open_schedules(PLAN, policy_json=json.dumps(Policy("fixed").json())).make("auto", 7).name == "fixed"
     )

@@ -58,14 +58,16 @@ class Schedules:
     def default(self) -> str:
         return self.policy.default
 
-    def make(self, name: str, k: int) -> Schedule:
-        """A fresh schedule; AUTO: the policy's. RequestError for one that this bundle cannot have. A bad k is decode's to refuse."""
+    def make(self, name: str, k: int, sampled: bool = False) -> Schedule:
+        """A fresh schedule; AUTO: the policy's. sampled: for a request above temperature 0.
+
+        RequestError for one that this bundle cannot have. A bad k is decode's to refuse."""
         name = self.default if name == AUTO else name
         if name == "confidence" and not self.plan.draft_model:
             action = f"Use one of {', '.join(self.names)}"
             raise RequestError("this bundle has no draft model to be confident", "schedule", action)
         check_count(k, "k", MAX_K)
-        return make_schedule(name, self.costs, self.policy, k)
+        return make_schedule(name, self.costs, self.policy.sampled() if sampled else self.policy, k)
 
 
 def open_schedules(plan: Plan, programs: Programs = ALL, policy_json: str | bytes | None = None) -> Schedules:
