@@ -84,12 +84,13 @@ def make_parser() -> Parser:
         "--raw", action="store_true", help="continue the text itself, without the chat template"
     )
     parser.add_argument("--system", help="system text of the chat")
-    parser.add_argument("--max-tokens", type=int, default=256)
-    parser.add_argument("--drafter", choices=("off", "model", "ngram", "chain"), default="chain")
+    parser.add_argument("--max-tokens", type=int, help="the most tokens of the answer (default 256)")
+    parser.add_argument(
+        "--drafter", choices=("off", "model", "ngram", "chain"), help="who guesses ahead (default chain)"
+    )
     parser.add_argument(
         "--schedule",
         choices=(AUTO, *SCHEDULES),
-        default=AUTO,
         help="how many are drafted, when (default: what the bundle says, else break_even)",
     )
     parser.add_argument(
@@ -122,13 +123,40 @@ def make_parser() -> Parser:
     )
     add_options(parser)
     parser.add_argument("--width", type=int, default=1, help="rows of a scoring pass: 1, 2, 4 or 8")
-    parser.add_argument(
-        "--adapter", choices=("auto", "gpu", "swiftshader"), default="auto", help="for webgpu"
-    )
+    parser.add_argument("--adapter", choices=("auto", "gpu", "swiftshader"), help="for webgpu (default auto)")
     parser.add_argument("--threads", type=int, metavar="N", help="for wasm; left out: the machine's, up to 4")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds a browser may take")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
+
+
+_OF_AN_ANSWER = (
+    "grammar",
+    "json_schema",
+    "drafter",
+    "rounds",
+    "schedule",
+    "k",
+    "plain_steps",
+    "max_tokens",
+)
+
+
+def _check_scores(args: argparse.Namespace) -> None:
+    """Scores follow given ids: nothing is drafted, chosen or ended."""
+    drafting = [name for name in _OF_AN_ANSWER if getattr(args, name) is not None]
+    if given := [*drafting, *option_fields(args)]:
+        raise RequestError("scores have no such option", given[0], "Leave it out, or --score-ids")
+
+
+def _check_backend(args: argparse.Namespace) -> None:
+    """Refuse what only another backend would follow."""
+    if args.threads is not None and args.backend != "wasm":
+        action = "Leave --threads out, or add --backend wasm"
+        raise RequestError(f"the {args.backend} backend does not choose its threads", "threads", action)
+    if args.adapter is not None and args.backend != "webgpu":
+        action = "Leave --adapter out, or add --backend webgpu"
+        raise RequestError(f"the {args.backend} backend has no adapter", "adapter", action)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -137,16 +165,16 @@ def _check(args: argparse.Namespace) -> None:
         raise RequestError(
             "ids take no --raw and no --system", "prompt_ids", "Give --prompt, or leave them out"
         )
-    if args.score_ids is not None and (given := option_fields(args)):
-        raise RequestError("scores have no such option", next(iter(given)), "Leave it out, or --score-ids")
+    if args.score_ids is not None:
+        _check_scores(args)
+    if args.grammar == "":
+        raise RequestError("the grammar is empty", "--grammar", "Give json, regex:TEXT or a file")
     if args.chat and (args.raw or args.json or args.score_ids is not None):
         action = "Leave out --raw, --json and --score-ids"
         raise RequestError("a conversation is text, by the chat template", "chat", action)
     if args.width not in WIDTHS:
         raise RequestError(f"width is {args.width}", "width", f"Use one of {list(WIDTHS)}")
-    if args.threads is not None and args.backend != "wasm":
-        action = "Leave --threads out, or add --backend wasm"
-        raise RequestError(f"the {args.backend} backend does not choose its threads", "threads", action)
+    _check_backend(args)
     if not (math.isfinite(args.timeout) and args.timeout > 0):
         raise RequestError(f"timeout is {args.timeout}", "timeout", "Give a number of seconds above 0")
 
@@ -180,7 +208,7 @@ def _grammar(args: argparse.Namespace) -> dict[str, Any] | None:
             "schema": read_json_file(args.json_schema, "Give a file with a JSON schema"),
         }
     if args.grammar is None or args.grammar == "json":
-        return {"type": "json"} if args.grammar else None
+        return None if args.grammar is None else {"type": "json"}
     if args.grammar.startswith("regex:"):
         return {"type": "regex", "pattern": args.grammar.removeprefix("regex:")}
     try:
@@ -211,10 +239,10 @@ def request_of(args: argparse.Namespace) -> dict[str, Any]:
         prompt["grammar"] = grammar
     k = args.k if args.k is not None else 4 if args.schedule == "fixed" else 7
     return prompt | {
-        "max_tokens": args.max_tokens,
-        "drafter": args.drafter,
+        "max_tokens": 256 if args.max_tokens is None else args.max_tokens,
+        "drafter": args.drafter or "chain",
         "k": k,
-        "schedule": args.schedule,
+        "schedule": args.schedule or AUTO,
         **option_fields(args),
     }
 
@@ -259,7 +287,7 @@ async def opened_page(args: argparse.Namespace) -> AsyncIterator[PageSession]:
     from specdec_tools.browser import BrowserOptions, page_session
     from specdec_tools.serve import BUNDLE_PREFIX, running_site
 
-    options = BrowserOptions(args.backend, args.adapter, args.timeout, args.threads)
+    options = BrowserOptions(args.backend, args.adapter or "auto", args.timeout, args.threads)
     with running_site(args.bundle) as site:
         async with page_session(site.url, options) as session:
             bar = LoadBar()
@@ -268,7 +296,7 @@ async def opened_page(args: argparse.Namespace) -> AsyncIterator[PageSession]:
             bar.clear()
             if reason := loaded["device"].get("threads_reason"):
                 print(f"note: one thread: {reason}", file=sys.stderr)
-            if args.adapter == "auto" and "swiftshader" in loaded["device"]["adapter"].lower():
+            if args.adapter in (None, "auto") and "swiftshader" in loaded["device"]["adapter"].lower():
                 print("note: WebGPU runs on a software adapter (SwiftShader)", file=sys.stderr)
             yield session
 

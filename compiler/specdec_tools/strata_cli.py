@@ -55,7 +55,7 @@ def add_command(commands: Any) -> None:
     strata.add_argument("--temperature", type=float, default=0.0, help="sample in all runs (default: greedy)")
     strata.add_argument("--seed", type=int, default=1, help="of all runs")
     strata.add_argument(
-        "--modes", type=names, default=[COUPLED], help=f"above temperature 0: {','.join(MODES)} runs all"
+        "--modes", type=names, help=f"above temperature 0: {','.join(MODES)} runs all (default: {COUPLED})"
     )
     strata.add_argument("--strata", type=names, help="comma-separated (default: all)")
     strata.add_argument("--folder", type=Path, default=FOLDER, help="prompts of your own, in the same format")
@@ -112,8 +112,6 @@ def _config(bundle: Bundle, args: argparse.Namespace, load: dict[str, Any]) -> d
     else:
         drafters = chosen_drafters(bundle, args.drafters)
         configs = make_configs(steps, drafters, args.k, args.rounds, args.schedule)
-    if unknown := sorted(set(args.modes) - set(MODES)):
-        raise RequestError(f"there is no mode {', '.join(unknown)}", "--modes", f"Of {', '.join(MODES)}")
     configs = sampled(configs, args.temperature, args.seed, args.modes)
     prompts = read_strata(args.folder, args.strata and chosen_strata(args.strata))
     return page_config(bundle, prompts, configs, args.pairs, args.max_tokens, load)

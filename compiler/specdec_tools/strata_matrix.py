@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_runtime.bundle import Bundle
-from specdec_runtime.decode.sampling import COUPLED
+from specdec_runtime.decode.sampling import COUPLED, MODES
 from specdec_runtime.drafters.registry import drafter_names
 from specdec_runtime.faults import RequestError
 
@@ -39,18 +39,35 @@ def is_plain(config: Config) -> bool:
     return config["options"].get("drafter") == "off" or config["options"].get("k") == 0
 
 
-def sampled(configs: list[Config], temperature: float, seed: int, modes: Sequence[str]) -> list[Config]:
-    """The same configurations above temperature 0: plain ones once, the others in every mode. Nothing changes at temperature 0."""
+def check_modes(modes: Sequence[str], temperature: float) -> Sequence[str]:
+    """Those to run, where anything is drawn; a mode that would change nothing is refused."""
+    if unknown := sorted(set(modes) - set(MODES)):
+        raise RequestError(f"there is no mode {', '.join(unknown)}", "--modes", f"Of {', '.join(MODES)}")
+    if not modes:
+        raise RequestError("no mode is named", "--modes", f"Of {', '.join(MODES)}, or leave it out")
+    if temperature == 0:
+        raise RequestError("at temperature 0 nothing is drawn", "--modes", "Leave it out, or --temperature T")
+    return modes
+
+
+def sampled(
+    configs: list[Config], temperature: float, seed: int, modes: Sequence[str] | None = None
+) -> list[Config]:
+    """The same configurations above temperature 0: plain ones once, the others in every mode (none named: coupled).
+
+    Nothing changes at temperature 0.
+    """
+    chosen = [COUPLED] if modes is None else check_modes(modes, temperature)
     if temperature == 0:
         return configs
     draw = {"temperature": temperature, "seed": seed}
     found = []
     for config in configs:
-        for mode in modes[:1] if is_plain(config) else modes:
-            name = config["name"] if len(modes) == 1 or is_plain(config) else f"{config['name']} {mode}"
+        for mode in chosen[:1] if is_plain(config) else chosen:
+            name = config["name"] if len(chosen) == 1 or is_plain(config) else f"{config['name']} {mode}"
             more = draw if is_plain(config) else {**draw, "mode": mode}
             found.append({"name": name, "options": {**config["options"], **more}})
-    return found
+    return check_configs(found)
 
 
 _DRAFTING = ("drafter", "k", "schedule", "rounds", "plain_steps", "mode")

@@ -81,6 +81,7 @@ def _measure(
         "prefill_ms": timing["prefill"],
         "draft_ms": timing["draft"],
         "verify_ms": timing["verify"],
+        "seed": result["seed"],
         "speculation": result["speculation"],
         **vars(tally),
     }

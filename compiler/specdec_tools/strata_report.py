@@ -11,9 +11,10 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+from specdec_runtime.decode.sampling import GREEDY, Sampling
 from specdec_runtime.faults import RequestError
 
 from .strata import HEADLINE, STRATA
@@ -156,13 +157,21 @@ def speculative(raw: dict[str, Any]) -> list[dict[str, Any]]:
     return [config for config in raw["configs"] if not is_plain(config)]
 
 
-def _unheard(options: dict[str, Any], said: dict[str, Any]) -> list[str]:
+# judged by the decode core, which refuses what it cannot keep to; no result repeats them
+_UNSAID = {one.name for one in fields(Sampling)} - {"temperature", "mode", "seed"}
+
+
+def _unheard(options: dict[str, Any], run: Run) -> list[str]:
     """Options that the runtime does not say it followed: the configuration's name promises too much then."""
-    found = []
+    said, found = run["speculation"], []
     for key, asked in options.items():
-        if key == "k" or asked == "auto":
+        if key == "k" or key in _UNSAID or asked == "auto":
             continue
-        got = said.get(key)
+        if key == "temperature":  # told by the mode alone
+            if (asked > 0) != (said.get("mode", GREEDY) != GREEDY):
+                found.append(f"asked for temperature {asked}, the runtime says mode {said.get('mode')}")
+            continue
+        got = run.get("seed") if key == "seed" else said.get(key)
         got = got.get("name") if isinstance(got, dict) else got
         if got is None:
             found.append(f"the runtime did not say that it knows {key}")
@@ -177,7 +186,7 @@ def _notes(raw: dict[str, Any]) -> list[str]:
     if raw["partial"]:
         why = raw["error"]["message"] if "error" in raw else "it was stopped"
         notes.append(f"partial: {why}")
-    done = {run["config"]: run["speculation"] for run in raw["runs"]}
+    done = {run["config"]: run for run in raw["runs"]}
     for config in speculative(raw):
         notes += [f"{config['name']}: {what}" for what in _unheard(config["options"], done[config["name"]])]
     fallbacks: Counter = Counter()

@@ -174,6 +174,17 @@ def test_logprobs(native: None, capsys: pytest.CaptureFixture[str], fake_bundle:
         (["--logit-bias", "1=x"], "command line"),
         (["--top-k", "many"], "command line"),
         (["--score-ids", "1", "--stop", "x"], "stop"),
+        (["--score-ids", "1", "--grammar", "json"], "grammar"),
+        (["--score-ids", "1", "--json-schema", "schema.json"], "json_schema"),
+        (["--score-ids", "1", "--drafter", "chain"], "drafter"),
+        (["--score-ids", "1", "--schedule", "auto"], "schedule"),
+        (["--score-ids", "1", "--rounds", "2"], "rounds"),
+        (["--score-ids", "1", "--k", "0"], "k"),
+        (["--score-ids", "1", "--plain-steps", "2"], "plain_steps"),
+        (["--score-ids", "1", "--max-tokens", "9"], "max_tokens"),
+        (["--grammar", ""], "--grammar"),
+        (["--adapter", "gpu"], "adapter"),
+        (["--adapter", "gpu", "--backend", "wasm"], "adapter"),
     ],
 )
 def test_bad_options_are_named(
@@ -184,6 +195,13 @@ def test_bad_options_are_named(
     assert answer["error"]["action"]
     if where == "command line":
         assert options[0] in answer["error"]["message"]
+
+
+def test_an_empty_grammar_is_called_so(
+    native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path
+) -> None:
+    code, answer = _json(capsys, str(fake_bundle), "--prompt-ids", IDS, "--grammar", "")
+    assert (code, answer["error"]["message"]) == (2, "the grammar is empty")
 
 
 def test_every_option_reaches_the_core(monkeypatch: pytest.MonkeyPatch, fake_bundle: Path) -> None:

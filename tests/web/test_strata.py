@@ -246,4 +246,26 @@ def test_sampled_configurations_share_a_seed_and_say_their_mode():
         f"{n} sampled" for n in ("plain 1", "plain 4", "ngram k3 coupled", "chain k3 coupled")
     }
     assert set(expected.values()) == {"plain 1 sampled"}
-    assert sampled(CONFIGS, 0.0, 7, ["reject"]) == CONFIGS
+    assert sampled(CONFIGS, 0.0, 7) == CONFIGS
+    assert [one["options"].get("mode") for one in sampled(CONFIGS, 0.8, 7)] == [
+        None,
+        None,
+        "coupled",
+        "coupled",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (["--temperature", ".8", "--modes", ","], "no mode is named (--modes)"),
+        (["--temperature", ".8", "--modes", "coupled,coupled"], "named twice"),
+        (["--temperature", ".8", "--modes", "coupled,best"], "there is no mode best"),
+        (["--modes", "block"], "at temperature 0 nothing is drawn (--modes)"),
+    ],
+)
+def test_modes_that_say_nothing_are_refused(bundle, folder, capsys, more, why):
+    command = ["strata", str(bundle.folder), "--backend", "native", "--folder", str(folder), "--pairs", "1"]
+    assert main([*command, *more]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("RequestError: ") and why in told

@@ -13,6 +13,7 @@ from specdec_runtime.faults import RequestError
 from specdec_tools.bench import main
 from specdec_tools.plot import svg
 from specdec_tools.strata import FOLDER
+from specdec_tools.strata_matrix import sampled
 from specdec_tools.strata_predict import Costs, predicted, predictions, read_costs
 from specdec_tools.strata_report import summary
 from specdec_tools.strata_stats import THRESHOLDS, coverage, interval_rank, median_of, verdict
@@ -150,6 +151,25 @@ def test_a_partial_report_has_no_verdict_and_unknown_options_are_noted():
     raw["runs"][2]["speculation"]["num_evaluated"] += 1  # one run whose positions do not add up
     rows = {(row["group"], row["config"]): row for row in summary(raw)["rows"]}
     assert rows["chat", "model k2"]["positions"] is None and rows["adversarial", "model k2"]["positions"]
+
+
+def test_what_a_sampled_run_says_of_itself_is_heard():
+    raw = made_up()
+    raw["configs"] = [one for one in sampled(raw["configs"], 0.8, 7) if "schedule" not in one["options"]]
+    raw["runs"] = [run for run in raw["runs"] if "break_even" not in run["config"]]
+    for run in raw["runs"]:
+        run["seed"], run["speculation"]["mode"] = 7, "coupled"
+    assert summary(raw)["notes"] == []
+    for run in raw["runs"]:
+        run["seed"] = 8
+    assert summary(raw)["notes"] == ["model k2: asked for seed 7, the runtime says 8"]
+    for run in raw["runs"]:
+        run["seed"], run["speculation"]["mode"] = None, "greedy"
+    assert summary(raw)["notes"] == [
+        "model k2: asked for temperature 0.8, the runtime says mode greedy",
+        "model k2: the runtime did not say that it knows seed",
+        "model k2: asked for mode coupled, the runtime says greedy",
+    ]
 
 
 def test_the_oracle_names_the_best_fixed_configuration():

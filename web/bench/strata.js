@@ -86,6 +86,7 @@ async function measure(client, prompt, { name, options }, tokens) {
       prefill_ms: prefill,
       draft_ms: draft,
       verify_ms: verify,
+      seed: result.seed,
       speculation: result.speculation,
       ...tally,
     },

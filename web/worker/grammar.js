@@ -2,10 +2,11 @@
 //
 // Does not know: models, devices, schemas (Python makes EBNF of all that a request may ask). Twin of specdec_runtime's
 // decode/grammar.py and masks.py and of specdec_tools/grammar.py: the same rule, the same version of the engine, the same
-// masks. Invariants: the engine is loaded by the first grammar, not before; a grammar that it cannot read ends its module
-// (its errors are aborts), so the next grammar gets a new one; masks never enter Python.
+// masks. Invariants: the engine is loaded by the first grammar, not before; a grammar that it cannot read ends its instance
+// (its errors are aborts, and each leaves its share of a small stack taken: some 40 of them break it), so the next grammar gets
+// a new one, of the same code: the old one is garbage; masks never enter Python.
 
-import { ContractError, DeviceFault, RequestError } from "../executor/faults.js";
+import { ArtifactError, ContractError, DeviceFault, RequestError } from "../executor/faults.js";
 import { vendored } from "./text.js";
 
 /** @typedef {{form: string, text: string, stop_ids: number[], vocab_size: number, row_words: number}} Constrain */
@@ -125,10 +126,32 @@ export class Masks {
   }
 }
 
-/** XGrammar's module, loaded once; what it writes to the console before an abort is kept, for the error. */
+/** @typedef {(exports: Record<string, any>) => void} Maker */
+
+/**
+ * The function that makes an instance of XGrammar with all of its state. Its file hands that to an AMD loader's `define` where
+ * there is one; importing the file again for every instance would keep its text (1.1 MB) as often.
+ * @returns {Promise<Maker>}
+ */
+async function xgrammarMaker() {
+  /** @type {Maker[]} */
+  const makers = [];
+  const define = (/** @type {string[]} */ _names, /** @type {Maker} */ maker) => void makers.push(maker);
+  Reflect.set(globalThis, "define", Object.assign(define, { amd: {} }));
+  try {
+    await vendored(LIBRARY);
+  } finally {
+    Reflect.deleteProperty(globalThis, "define");
+  }
+  if (makers.length === 0) throw new ArtifactError("it defines nothing", LIBRARY, "Fill web/vendor with python -m specdec_tools.site");
+  return makers[0];
+}
+
+/** XGrammar, its code loaded once; what it writes to the console before an abort is kept, for the error. */
 class Library {
   constructor() {
-    this.loads = 0;
+    /** @type {Promise<Maker> | null} */
+    this.maker = null;
     /** @type {Promise<any> | null} */
     this.module = null;
     /** @type {string[]} */
@@ -137,7 +160,12 @@ class Library {
 
   /** @returns {Promise<any>} */
   get() {
-    this.module ??= vendored(this.loads++ === 0 ? LIBRARY : `${LIBRARY}?${this.loads}`).then(() => Reflect.get(globalThis, "xgrammar"));
+    this.maker ??= xgrammarMaker();
+    this.module ??= this.maker.then((make) => {
+      const made = {};
+      make(made);
+      return made;
+    });
     return this.module;
   }
 
