@@ -53,7 +53,6 @@ class Walk(NamedTuple):
     accepted: list[int]  # committed since the walk before
     drafted: list[int]
     budget: int  # drafts that the pass may verify
-    drawn: bool  # the drafts were drawn at random from a distribution that the accept rule knows: none may be replaced
 
 
 class Walked(NamedTuple):
