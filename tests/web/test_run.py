@@ -149,6 +149,17 @@ def test_logprobs(native: None, capsys: pytest.CaptureFixture[str], fake_bundle:
         assert one["top"][1]["logprob"] >= one["top"][2]["logprob"]
 
 
+def test_a_schema_nested_too_deep_is_refused(
+    native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "deep.json"
+    for depth, where in ((300, "schema"), (200_000, str(path))):
+        path.write_text(depth * "[" + depth * "]")
+        code, answer = _json(capsys, str(fake_bundle), "--prompt-ids", IDS, "--json-schema", str(path))
+        assert (code, answer["error"]["type"]) == (2, "RequestError")
+        assert answer["error"]["where"].split("[")[0] == where
+
+
 @pytest.mark.parametrize(
     ("options", "where"),
     [
