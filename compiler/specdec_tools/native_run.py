@@ -75,7 +75,7 @@ def measure(plan: Plan, backend: Backend) -> Costs:
 
 
 def given_fields(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `generate`, with defaults; None is as if left out. RequestError names one that is not known (twin: web/page/request.js)."""
+    """Of `generate`, with defaults; None is as if left out. RequestError names one that is not known (twin: web/request.js)."""
     given = {name: value for name, value in request.items() if value is not None}
     for name in given:
         if name not in FIELDS:
