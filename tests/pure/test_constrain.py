@@ -239,10 +239,8 @@ def matcher(*rows):
 def test_walk_forces_cuts_and_comes_back():
     toy = matcher({1, 2}, {5}, {6}, {1, 2}, {1, 2})
     walked, rows = walk(toy, Walk([1], [9, 6, 7], 5))
-    assert (walked.ids, walked.forced) == (
-        [5, 6],
-        [0, 1],
-    )  # 9 was wrong, and what was guessed after it goes too
+    # 9 was wrong, and what was guessed after it goes too
+    assert (walked.ids, walked.forced) == ([5, 6], [0, 1])
     assert [row[0] for row in rows] == [1 << 5, 1 << 6, 0b110]
     assert toy.answer == (1,)
     walked, _ = walk(toy, Walk([5], [6, 2, 8], 5))

@@ -271,11 +271,12 @@ def _stop_text(request: Request, tokens: TokenBytes | None) -> StopText | None:
     return StopText(request.stop, tokens)
 
 
+# programs that make a draft, in a submit with the target's
 STEPS = (
     "draft.step_",
     "draft.sample_",
     "draft.draw_",
-)  # programs that make a draft, in a submit with the target's
+)
 _COUNTS = (
     "num_cycles",
     "num_drafted",

@@ -29,6 +29,7 @@ OF_TYPE = {
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
 }
 OF_TYPE["integer"] = OF_TYPE["number"]
+# one of them, and no other constraint, but a type beside enum and const
 ALONE = (
     "$ref",
     "enum",
@@ -36,7 +37,7 @@ ALONE = (
     "anyOf",
     "oneOf",
     "allOf",
-)  # one of them, and no other constraint, but a type beside enum and const
+)
 KNOWN = ANNOTATIONS | {"type", *ALONE} | set().union(*OF_TYPE.values())
 MAX_DEPTH = 64
 MAX_NESTING = 256  # of all that a schema holds, values too: so far Python can follow
