@@ -5,20 +5,12 @@
 // request runs at a time; nothing here waits without a time limit.
 
 import { RequestError, asSpecdecError, errorFromJson } from "./executor/faults.js";
+import { OPTIONS, withDefaults } from "./request.js";
 import { measureCosts } from "./worker/costs.js";
 import { Matchers } from "./worker/grammar.js";
 import { loadBundle } from "./worker/load.js";
 import { Pump } from "./worker/pump.js";
 import { PythonHost } from "./worker/python.js";
-
-// What says how tokens are chosen, where the answer ends, and whose KV it may reuse; Python judges the values (specdec_runtime/decode/options.py).
-const OPTIONS = [
-  "grammar",
-  "temperature", "mode", "seed", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty",
-  "logit_bias", "bad_words", "allowed_ids", "min_tokens", "stop", "ignore_eos", "logprobs",
-  "session", "grammar",
-];
-const GENERATE_DEFAULTS = { max_tokens: 256, drafter: "ngram", k: 4, schedule: "fixed" };
 
 const python = new PythonHost(); // boots while the bundle downloads
 
@@ -61,8 +53,6 @@ function ready() {
 /** @param {Message} request @returns {Record<string, any>} the options that are given, texts as ids, with a seed drawn where there is none */
 function optionsOf(request) {
   const given = Object.fromEntries(OPTIONS.map((name) => [name, request[name] ?? undefined]));
-  const large = OPTIONS.find((name) => typeof given[name] === "bigint");
-  if (large) throw new RequestError(`${large} is a BigInt`, large, "Give a number");
   const [high, low] = crypto.getRandomValues(new Uint32Array(2));
   given.seed ??= (high % 2 ** 21) * 2 ** 32 + low; // 53 bits: JSON has numbers of so many
   if (given.bad_words) given.bad_words = ready().text.bannedIds(given.bad_words);
@@ -81,10 +71,9 @@ function tellTokens({ stop }) {
 /** @param {Message} request @param {Say} say */
 async function generate(request, say) {
   const { text, executor, engine, pump, loadMs, schedule: auto } = ready();
-  const asked = { ...GENERATE_DEFAULTS, ...request };
+  const asked = withDefaults(request, { plain_steps: executor.plainSteps, rounds: executor.rounds });
   const pinned = (asked.schedule === "auto" ? auto : asked.schedule) === "fixed";
-  const several = { plain_steps: executor.plainSteps, rounds: executor.rounds };
-  const { max_tokens, drafter, k, plain_steps, rounds, schedule } = { ...several, ...asked };
+  const { max_tokens, drafter, k, plain_steps, rounds, schedule } = asked;
   const prompt_ids = text.promptIds(request);
   if (!pinned && drafter !== "off" && !ready().measured) {
     ready().measured = (await measureCosts(engine, executor, pump)) !== null;

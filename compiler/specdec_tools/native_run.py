@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from specdec_runtime.decode.round import decode
 from specdec_runtime.decode.score import score
 from specdec_runtime.decode.session import Memory
 from specdec_runtime.drafters.registry import make_drafter
-from specdec_runtime.faults import ContractError
+from specdec_runtime.faults import ContractError, RequestError
 from specdec_runtime.plan import Plan
 from specdec_runtime.schedule.costs import Costs
 from specdec_runtime.schedule.measure import WARM_TOKENS, Times, costs_of, probes
@@ -38,7 +38,17 @@ from specdec_tools.text import BundleText
 
 OnText = Callable[[str], None]
 OnEmit = Callable[[Emit], None]
-PLAIN_STEPS = ROUNDS = 1  # a submit costs nothing here
+PROMPT = ("prompt", "prompt_ids", "messages", "raw", "system")
+# as the page has them; a submit costs nothing here, so several steps or rounds in one gain nothing
+DEFAULTS = {
+    "max_tokens": 256,
+    "drafter": "ngram",
+    "k": 4,
+    "schedule": "fixed",
+    "plain_steps": 1,
+    "rounds": 1,
+}
+FIELDS = OPTIONS.union(PROMPT, DEFAULTS)
 REPEATS = 3
 # one function a kernel, no fused multiply-adds: the bits that WASM has by its specification
 SELF_TEST = {"verdict": "by specification", "passes": 0, "ms": 0, "mismatches": []}
@@ -62,6 +72,15 @@ def measure(plan: Plan, backend: Backend) -> Costs:
     spent, cycles = result["timing_ms"], max(1, result["speculation"]["num_cycles"])
     least = [min(ms) for ms in zip(*times, strict=True)]
     return costs_of(plan, Times(True, least, spent["decode"] / cycles, spent["verify"] / cycles))
+
+
+def given_fields(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `generate`, with defaults; None is as if left out. RequestError names one that is not known (twin: web/request.js)."""
+    given = {name: value for name, value in request.items() if value is not None}
+    for name in given:
+        if name not in FIELDS:
+            raise RequestError(f"{name} is not supported", str(name), "Leave it out")
+    return DEFAULTS | given
 
 
 class NativeRun:
@@ -93,12 +112,15 @@ class NativeRun:
         self.backend.close()
 
     def prompt_ids(self, request: dict[str, Any]) -> list[int]:
-        if "prompt_ids" in request:
-            return list(request["prompt_ids"])
-        if "messages" in request:
-            return self.text.chat_ids(request["messages"], request.get("system"))
-        raw, system = bool(request.get("raw")), request.get("system")
-        return self.text.prompt_ids(request["prompt"], raw=raw, system=system)
+        prompt, ids, messages, raw, system = (request.get(name) for name in PROMPT)
+        if ids is not None:
+            if not isinstance(ids, (list, tuple)):
+                action = "Give at least one token id"
+                raise RequestError("prompt_ids is empty or not a list", "prompt_ids", action)
+            return list(ids)
+        if messages is not None and not raw:
+            return self.text.chat_ids(messages, system)
+        return self.text.prompt_ids(prompt, raw=bool(raw), system=system)
 
     def _schedule(self, name: str, drafter: Drafter, asked: Request) -> Schedule:
         """The costs of this machine are measured before the first request that asks for them."""
@@ -115,7 +137,7 @@ class NativeRun:
 
     def _asked(self, request: dict[str, Any]) -> Request:
         """The request with ids for texts, and a seed where none was given."""
-        fields = {name: value for name, value in request.items() if name in OPTIONS and value is not None}
+        fields = {name: value for name, value in request.items() if name in OPTIONS}
         fields.setdefault("seed", secrets.randbelow(MAX_SEED + 1))
         if "bad_words" in fields:
             fields["bad_words"] = self.text.banned_ids(fields["bad_words"])
@@ -124,7 +146,7 @@ class NativeRun:
             "max_tokens": request["max_tokens"],
             "k": request["k"],
         }
-        return read_request(fields, request.get("plain_steps", PLAIN_STEPS), request.get("rounds", ROUNDS))
+        return read_request(fields, request["plain_steps"], request["rounds"])
 
     def generate(
         self,
@@ -133,9 +155,10 @@ class NativeRun:
         should_cancel: Callable[[], bool] = lambda: False,
         on_emit: OnEmit = lambda emit: None,
     ) -> dict[str, Any]:
-        asked = self._asked(request)
-        drafter = make_drafter(request["drafter"], self.plan)
-        schedule = self._schedule(request.get("schedule", "fixed"), drafter, asked)
+        given = given_fields(request)
+        asked = self._asked(given)
+        drafter = make_drafter(given["drafter"], self.plan)
+        schedule = self._schedule(given["schedule"], drafter, asked)
         effects = decode(
             self.plan, asked, drafter, schedule=schedule, tokens=self.text.byte_map, memory=self.memory
         )

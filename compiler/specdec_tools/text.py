@@ -39,6 +39,12 @@ def _shown(value: Any) -> Any:
     return _json(value) if isinstance(value, (bool, list, tuple, dict)) else value
 
 
+def _require_text(what: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise RequestError(f"{what} is not text", what, "Give a string")
+    return value
+
+
 def check_messages(messages: Any) -> None:
     """A list of objects, each with a role; RequestError for anything else. Their contents are the template's to judge."""
     if not isinstance(messages, list) or not messages:
@@ -143,16 +149,18 @@ class BundleText:
     def chat_ids(self, messages: list[Message], system: str | None = None) -> list[int]:
         """The ids of a whole chat, a system text before it."""
         check_messages(messages)
-        said = [{"role": "system", "content": system}] if system is not None else []
+        said = []
+        if system is not None:
+            said = [{"role": "system", "content": _require_text("system", system)}]
         return self.encode(self.render([*said, *messages]))
 
-    def prompt_ids(self, prompt: str, *, raw: bool = False, system: str | None = None) -> list[int]:
+    def prompt_ids(self, prompt: Any, *, raw: bool = False, system: str | None = None) -> list[int]:
         """The ids to start from."""
         if raw and system:
             raise RequestError("a system text needs the chat form", "system", "Leave out raw or system")
         if raw:
-            return self.raw_ids(prompt)
-        return self.chat_ids([{"role": "user", "content": prompt}], system)
+            return self.raw_ids(_require_text("prompt", prompt))
+        return self.chat_ids([{"role": "user", "content": _require_text("prompt", prompt)}], system)
 
     def banned_ids(self, words: Any) -> list[list[int]]:
         """Bad words as ids: a text as it stands and after a space, where the two differ; a list is ids already."""

@@ -32,7 +32,7 @@ from specdec_runtime.decode.score import score
 from specdec_runtime.decode.session import Memory
 from specdec_runtime.decode.text import ByteTable
 from specdec_runtime.drafters.registry import drafter_names, make_drafter
-from specdec_runtime.faults import ContractError, SpecdecError, error_from_json, error_json
+from specdec_runtime.faults import ContractError, RequestError, SpecdecError, error_from_json, error_json
 from specdec_runtime.plan import Plan, load_plan
 from specdec_runtime.schedule.measure import costs_of, probes, times_from_json, warm_up
 from specdec_runtime.schedule.registry import Schedules, open_schedules
@@ -113,7 +113,7 @@ class Engine:
         """Begin a request; a run that was still going is dropped."""
         self._drop()
         self._cancelled = False
-        return self._collect(lambda: self._begin(json.loads(request_json)))
+        return self._collect(lambda: self._begin(_request(request_json)))
 
     def send(self, answer_json: str) -> str:
         """Answer what was asked last: a readback {"values", "ms"}, a walk's {"ids", "forced"}, or null for a grammar that was read."""
@@ -218,6 +218,14 @@ class Engine:
         if isinstance(effect, (Submit, Constrain, Walk)):
             return self._running().throw(Cancelled())
         return self._running().send(None)
+
+
+def _request(text: str) -> dict[str, Any]:
+    try:
+        return json.loads(text)
+    except RecursionError:  # a caller's schema, say
+        action = "Give one that is less deep"
+        raise RequestError("the request is nested too deep", "request", action) from None
 
 
 def _error_effect(error: SpecdecError) -> dict[str, Any]:

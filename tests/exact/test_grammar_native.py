@@ -18,6 +18,8 @@ SAMPLINGS = [
     Sampling(),
     Sampling(temperature=1.0, seed=5),
     Sampling(temperature=0.8, seed=6, top_p=0.9, repetition_penalty=1.3),
+    Sampling(temperature=1.0, mode="reject", seed=7),
+    Sampling(temperature=0.9, mode="block", seed=8, top_k=20),
 ]
 REGEX = r"(?:[a-z]{2,4}-)*\d+(?:\.\d{1,2})?"
 EBNF = 'root ::= "yes" | "no" | list\nlist ::= "[" [0-9]+ ("," [0-9]+)* "]"\n'
@@ -46,7 +48,9 @@ def test_schemas(natives: list[Native], pytestconfig: pytest.Config) -> None:
     for number, schema in enumerate(schemas(count)):
         native = natives[number % 2]
         prompt = random_prompt(number, vocab_for(number % 2))
-        text = answers(native, {"type": "json_schema", "schema": schema}, SAMPLINGS[number % 3], prompt)
+        text = answers(
+            native, {"type": "json_schema", "schema": schema}, SAMPLINGS[number % len(SAMPLINGS)], prompt
+        )
         if text is not None:
             check(schema, text)
             ended += 1

@@ -12,7 +12,7 @@ from specdec_runtime.decode.effects import Constrain, Emit, Submit, Walk
 from specdec_runtime.decode.grammar import only_id, walk
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
-from specdec_runtime.decode.sampling import Sampling
+from specdec_runtime.decode.sampling import MODES, Sampling
 from specdec_runtime.decode.state import STEPS
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import DeviceFault, RequestError
@@ -84,6 +84,24 @@ def test_speculation_changes_no_answer(drafter):
         assert counts["num_drafted"] >= counts["num_accepted"] >= counts["num_forced_accepted"]
         steps = [call for batch in found.backend.submits for call in batch.calls if call.startswith(STEPS)]
         assert counts["num_draft_passes"] == len(steps)
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "model", "chain"])
+def test_every_mode_is_judged_by_equality(drafter):
+    """A grammar cuts and replaces drafts by their values: `reject` and `block` draw with the target's noise, as `coupled` does."""
+    accepted = 0
+    for seed, forced in product(range(6), (0, 50)):
+        told = []
+        for mode in MODES:
+            sampling = Sampling(temperature=1.5, mode=mode, seed=seed)
+            found, _ = run(seed, seeded_grammar(seed, forced), drafter, 3, sampling=sampling)
+            speculation = found.result["speculation"]
+            assert speculation["mode"] == mode
+            calls = [batch.calls for batch in found.backend.submits]
+            told.append((found.ids, calls, speculation | {"mode": None}))
+        assert told[0] == told[1] == told[2]
+        accepted += told[0][2]["num_accepted"] - told[0][2]["num_forced_accepted"]
+    assert accepted > 0
 
 
 def test_a_forced_run_costs_one_pass():
@@ -220,29 +238,19 @@ def matcher(*rows):
 
 def test_walk_forces_cuts_and_comes_back():
     toy = matcher({1, 2}, {5}, {6}, {1, 2}, {1, 2})
-    walked, rows = walk(toy, Walk([1], [9, 6, 7], 5, False))
-    assert (walked.ids, walked.forced) == (
-        [5, 6],
-        [0, 1],
-    )  # 9 was wrong, and what was guessed after it goes too
+    walked, rows = walk(toy, Walk([1], [9, 6, 7], 5))
+    # 9 was wrong, and what was guessed after it goes too
+    assert (walked.ids, walked.forced) == ([5, 6], [0, 1])
     assert [row[0] for row in rows] == [1 << 5, 1 << 6, 0b110]
     assert toy.answer == (1,)
-    walked, _ = walk(toy, Walk([5], [6, 2, 8], 5, False))
+    walked, _ = walk(toy, Walk([5], [6, 2, 8], 5))
     assert (walked.ids, walked.forced) == ([6, 2], [0])  # 8 is cut
     assert toy.answer == (1, 5)
 
 
-def test_walk_keeps_what_was_drawn():
-    """A forbidden draw stays, and is rejected by its mask; no draw is replaced; what follows a forbidden one is dropped."""
-    toy = matcher({1, 2}, {5}, {1, 2})
-    walked, rows = walk(toy, Walk([], [1, 7, 2], 3, True))
-    assert walked.ids == [1, 7] and len(rows) == 3
-    assert [row[0] for row in rows[:2]] == [0b110, 1 << 5] and rows[2] == array("I", [0xFFFFFFFF])
-
-
 def test_walk_ends_at_a_stop():
     toy = matcher({1}, {EOS, 3}, {4})
-    walked, rows = walk(toy, Walk([], [1, EOS, 3], 3, False))
+    walked, rows = walk(toy, Walk([], [1, EOS, 3], 3))
     assert walked.ids == [1, EOS] and len(rows) == 3 and toy.answer == ()
 
 
@@ -259,7 +267,7 @@ def test_masks_are_padded_to_their_rows():
     constrain = next(effects)
     assert isinstance(constrain, Constrain)
     masks.constrain(constrain._replace(row_words=3))
-    masks.walk(Walk([], [], 0, False))
+    masks.walk(Walk([], [], 0))
     batch = masks.into(Submit("verify", [], [], [], 1))
     (_, first, words) = batch.writes[0]
     assert first == 0 and len(words) == 3 and list(words[1:]) == [0, 0]

@@ -8,6 +8,10 @@ from specdec_runtime.grammars import lowered, numbers
 from specdec_runtime.grammars.ebnf import merged, minus, one_of, repeated
 from specdec_runtime.grammars.regex import regex_ebnf
 
+DEEP: list = []
+for _ in range(3000):
+    DEEP = [DEEP]
+
 REFUSED_SCHEMAS = [
     ({"not": {"type": "null"}}, "not cannot be kept to"),
     ({"type": "number", "multipleOf": 3}, "multipleOf"),
@@ -41,6 +45,15 @@ REFUSED_SCHEMAS = [
     ({"enum": []}, "leaves no value"),
     ({"type": "string", "enum": [1]}, "leaves no value"),
     ({"const": float("nan")}, "no JSON"),
+    ({"$ref": []}, "leads out"),
+    ({"$ref": "#/anyOf/" + 5000 * "9", "anyOf": [{}]}, "stands beside"),
+    ({"anyOf": [{"$ref": "#/anyOf/" + 5000 * "9"}]}, "leads nowhere"),
+    ({"type": "object", "properties": {"a": {}}, "required": [["a"]]}, "none of its properties"),
+    ({"const": DEEP}, "256 deep"),
+    ({"$ref": DEEP}, "256 deep"),
+    ({"minimum": DEEP}, "256 deep"),
+    ({"type": "object", "required": DEEP}, "256 deep"),
+    (DEEP, "256 deep"),
     (False, "accepts nothing"),
     ("string", "no schema"),
 ]
@@ -50,7 +63,7 @@ REFUSED_SCHEMAS = [
 def test_schemas_that_cannot_be_kept_to(schema, said):
     inside = {"type": "array", "prefixItems": [schema]}
     for whole, place in ((schema, "schema"), (inside, "schema.prefixItems[0]")):
-        if "$ref" in str(schema) and whole is inside:
+        if said in ("leads nowhere", "refers to itself") and whole is inside:
             continue  # what it refers to is elsewhere then
         with pytest.raises(RequestError, match=re.escape(said)) as caught:
             lowered({"type": "json_schema", "schema": whole})
@@ -63,6 +76,12 @@ def test_a_schema_too_deep():
         schema = {"type": "array", "items": schema}
     with pytest.raises(RequestError, match="64 deep"):
         lowered({"type": "json_schema", "schema": schema})
+
+
+def test_the_place_of_what_is_too_deep_is_named_by_its_first_steps():
+    with pytest.raises(RequestError) as caught:
+        lowered({"type": "json_schema", "schema": {"properties": {"a": {"default": DEEP}}}})
+    assert caught.value.where == "schema.properties.a.default" + 5 * "[0]"
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 from plan_factory import load_made
+from specdec_runtime.decode.request import Request, check_request
 from specdec_runtime.decode.sampling import Sampling, check_sampling
 from specdec_runtime.faults import RequestError
 
+PLAN = load_made()
+VOCAB = PLAN.target_model.vocab_size
 BAD = [
     ("temperature", -0.1),
     ("temperature", float("nan")),
@@ -37,6 +40,30 @@ def test_a_bad_value_is_named(name: str, value: Any) -> None:
     with pytest.raises(RequestError) as caught:
         check_sampling(load_made(), Sampling(**{name: value}))
     assert caught.value.where.startswith(name)
+
+
+@pytest.mark.parametrize(
+    "where, sampling, eos_ids",
+    [
+        ("allowed_ids", Sampling(allowed_ids=[5], bad_words=[[5]]), None),
+        ("allowed_ids", Sampling(allowed_ids=[5, 6], bad_words=[[5], [6], [1, 2]]), ()),
+        ("allowed_ids", Sampling(allowed_ids=[2], min_tokens=5), (2,)),
+        ("allowed_ids", Sampling(allowed_ids=[2, 5], bad_words=[[5]], min_tokens=1), (2,)),
+        ("bad_words", Sampling(bad_words=[[token_id] for token_id in range(VOCAB)]), None),
+        (None, Sampling(allowed_ids=[5], bad_words=[[5, 5]]), None),
+        (None, Sampling(allowed_ids=[2, 5], min_tokens=5), (2,)),
+        (None, Sampling(allowed_ids=[2]), (2,)),
+        (None, Sampling(bad_words=[[token_id] for token_id in range(VOCAB - 1)]), None),
+    ],
+)
+def test_something_must_be_left_to_choose(where: str | None, sampling: Sampling, eos_ids: Any) -> None:
+    request = Request([1], 4, sampling=sampling, eos_ids=eos_ids)
+    if where is None:
+        check_request(PLAN, request)
+        return
+    with pytest.raises(RequestError) as caught:
+        check_request(PLAN, request)
+    assert caught.value.where == where
 
 
 def test_defaults_pass() -> None:

@@ -220,3 +220,9 @@ def test_a_run_that_did_not_finish_leaves_no_session(end):
     end(engine)
     result = pump(engine, {**REQUEST, "session": "chat"}, backend)[-1]["result"]
     assert result["usage"]["cached_tokens"] == 0
+
+
+def test_a_request_nested_too_deep_is_refused():
+    request = json.dumps(REQUEST)[:-1] + ', "grammar": ' + 200_000 * "[" + 200_000 * "]" + "}"
+    (error,) = json.loads(Engine(PLAN_JSON).start(request))
+    assert (error["error"]["type"], error["error"]["where"]) == ("RequestError", "request")

@@ -16,7 +16,8 @@ class FakeWorker {
     this.gone = false;
   }
 
-  postMessage(message) {
+  postMessage(given) {
+    const message = structuredClone(given); // throws where a worker's does
     log.push(message);
     if (message.op === "cancel") {
       this.cancelled = true;

@@ -26,7 +26,7 @@ def _walks(matcher, choose: random.Random, vocab_size: int) -> tuple[list[dict],
     asked, answers, accepted = [], [], []
     for _ in range(STEPS):
         drafted = [choose.randrange(vocab_size) for _ in range(choose.randrange(4))]
-        question = Walk(accepted, drafted, choose.randrange(8), choose.random() < 0.2)
+        question = Walk(accepted, drafted, choose.randrange(8))
         walked, rows = walk(matcher, question)
         asked.append(question._asdict())
         masks = [row.tolist() for row in rows]

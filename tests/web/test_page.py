@@ -170,6 +170,33 @@ def test_logprobs(rig: BrowserRig, fake_bundle: Path) -> None:
     assert all(one == found[0] for one in found)
 
 
+def test_null_is_as_if_left_out(rig: BrowserRig, fake_bundle: Path) -> None:
+    session = rig.shared(fake_bundle, "wasm")
+    names = ("prompt", "messages", "raw", "max_tokens", "drafter", "k", "schedule", "plain_steps", "rounds")
+    bare = rig.do(session.generate({"prompt_ids": PROMPT_IDS}))
+    full = rig.do(session.generate({**dict.fromkeys(names), "prompt_ids": PROMPT_IDS}))
+    assert bare["token_ids"] == full["token_ids"] == fake_greedy(PROMPT_IDS, 256)
+    assert bare["speculation"] == full["speculation"] and bare["speculation"]["drafter"] == "ngram"
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "where"),
+    [
+        ({}, "prompt"),
+        ({"prompt": 5}, "prompt"),
+        ({"prompt": "x", "system": 5}, "system"),
+        ({"messages": 0, "system": "x"}, "messages"),
+        ({"messages": [{"role": "user", "content": "x"}], "raw": True}, "prompt"),
+    ],
+)
+def test_prompts_that_are_none_are_named(
+    rig: BrowserRig, fake_bundle: Path, request_fields: dict, where: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        rig.do(rig.shared(fake_bundle, "wasm").generate(request_fields))
+    assert caught.value.where == where
+
+
 def test_a_seed_is_told(rig: BrowserRig, fake_bundle: Path) -> None:
     """Given, or drawn by the worker; at temperature 0 nothing is drawn. null is as if left out."""
     session = rig.shared(fake_bundle, "wasm")
@@ -206,6 +233,12 @@ def test_a_seed_is_told(rig: BrowserRig, fake_bundle: Path) -> None:
         ("bad_words", [""], "bad_words[0]"),
         ("allowed_ids", [], "allowed_ids"),
         ("min_tokens", -1, "min_tokens"),
+        ("temperature", float("nan"), "temperature"),
+        ("max_tokens", "5", "max_tokens"),
+        ("rounds", 0, "rounds"),
+        ("prompt_ids", 5, "prompt_ids"),
+        ("prompt_ids", 0, "prompt_ids"),
+        ("eos_ids", [5], "eos_ids"),
     ],
 )
 def test_bad_options_are_named(rig: BrowserRig, fake_bundle: Path, field: str, value, where: str) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_backend import FakeBackend
@@ -56,7 +57,7 @@ def test_native_json(native: None, capsys: pytest.CaptureFixture[str], fake_bund
 def test_plain_steps(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path) -> None:
     """The number asked for is kept where nothing drafts, and refused where it cannot be."""
     args = [str(fake_bundle), "--prompt-ids", IDS, "--max-tokens", "30", "--schedule", "fixed"]
-    for drafter, asked, steps, cycles in (("off", "4", 4, 8), ("off", "1", 1, 30), ("model", "4", 1, None)):
+    for drafter, asked, steps, cycles in (("off", "4", 4, 9), ("off", "1", 1, 30), ("model", "4", 1, None)):
         code, result = _json(capsys, *args, "--drafter", drafter, "--plain-steps", asked)
         assert code == 0 and result["token_ids"] == fake_greedy(PROMPT_IDS, 30)
         assert result["speculation"]["plain_steps"] == steps
@@ -77,7 +78,7 @@ def test_rounds(native: None, capsys: pytest.CaptureFixture[str], fake_bundle: P
             assert result["speculation"]["rounds"] == rounds
             choices = result["speculation"]["schedule"]["choices"]
             assert schedule != "fixed" or drafter != "model" or choices["model 3 (3 rounds)"] >= 2, choices
-    for bad in ("0", "5", "-1"):
+    for bad in ("0", "9", "-1"):
         code, answer = _json(capsys, *args, f"--rounds={bad}")
         assert (code, answer["error"]["where"]) == (2, "rounds")
 
@@ -147,6 +148,17 @@ def test_logprobs(native: None, capsys: pytest.CaptureFixture[str], fake_bundle:
             and one["logprob"] == 0
         )
         assert one["top"][1]["logprob"] >= one["top"][2]["logprob"]
+
+
+def test_a_schema_nested_too_deep_is_refused(
+    native: None, capsys: pytest.CaptureFixture[str], fake_bundle: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "deep.json"
+    for depth, where in ((300, "schema"), (200_000, str(path))):
+        path.write_text(depth * "[" + depth * "]")
+        code, answer = _json(capsys, str(fake_bundle), "--prompt-ids", IDS, "--json-schema", str(path))
+        assert (code, answer["error"]["type"]) == (2, "RequestError")
+        assert answer["error"]["where"].split("[")[0] == where
 
 
 @pytest.mark.parametrize(
@@ -383,6 +395,47 @@ def test_native_cancel(native: None, fake_bundle: Path) -> None:
         assert result["token_ids"] == fake_greedy(PROMPT_IDS, 50)[: len(result["token_ids"])]
         assert "".join(heard) == result["text"]
         assert runner.generate(request)["token_ids"] == fake_greedy(PROMPT_IDS, 50)
+
+
+def test_native_none_is_as_if_left_out(fake_bundle: Path) -> None:
+    names = ("prompt", "messages", "raw", "system", "max_tokens", "drafter", "k", "schedule", "plain_steps")
+    nothing: dict[str, Any] = dict.fromkeys((*names, "rounds", "seed", "stop", "allowed_ids", "unknown"))
+    with NativeRun.open(fake_bundle, FakeBackend) as runner:
+        bare = runner.generate({"prompt_ids": PROMPT_IDS})
+        full = runner.generate(nothing | {"prompt_ids": PROMPT_IDS})
+        assert bare["token_ids"] == full["token_ids"] == fake_greedy(PROMPT_IDS, 256)
+        assert bare["speculation"] == full["speculation"]
+        assert (bare["speculation"]["drafter"], bare["speculation"]["plain_steps"]) == ("ngram", 1)
+        by_text = runner.generate({"prompt_ids": None, "messages": None, "prompt": "Hi", "max_tokens": 1})
+        assert by_text["prompt_ids"] == runner.text.prompt_ids("Hi")
+
+
+@pytest.mark.parametrize(
+    ("request_fields", "where", "message"),
+    [
+        ({}, "prompt", "prompt is not text"),
+        ({"prompt": None, "raw": True}, "prompt", "prompt is not text"),
+        ({"prompt": 5}, "prompt", "prompt is not text"),
+        ({"prompt": 5, "raw": True}, "prompt", "prompt is not text"),
+        ({"prompt": "x", "system": 5}, "system", "system is not text"),
+        ({"messages": [{"role": "user", "content": "x"}], "system": 5}, "system", "system is not text"),
+        ({"messages": 5}, "messages", "messages is empty or not a list"),
+        ({"messages": [{"role": "user", "content": "x"}], "raw": True}, "prompt", "prompt is not text"),
+        ({"prompt_ids": 5}, "prompt_ids", "prompt_ids is empty or not a list"),
+        ({"prompt_ids": "abc"}, "prompt_ids", "prompt_ids is empty or not a list"),
+        ({"prompt": "x", "max_new_tokens": 5}, "max_new_tokens", "max_new_tokens is not supported"),
+        ({"prompt": "x", "eos_ids": [5]}, "eos_ids", "eos_ids is not supported"),
+        ({"prompt": "x", "max_tokens": "5"}, "max_tokens", "max_tokens is '5'"),
+        ({"prompt": "x", "k": []}, "k", "k is []"),
+        ({"prompt": "x", "rounds": 0}, "rounds", "rounds is 0"),
+    ],
+)
+def test_native_requests_are_refused_by_name(
+    fake_bundle: Path, request_fields: dict[str, Any], where: str, message: str
+) -> None:
+    with NativeRun.open(fake_bundle, FakeBackend) as runner, pytest.raises(RequestError) as caught:
+        runner.generate(request_fields)
+    assert (caught.value.where, str(caught.value.message)) == (where, message)
 
 
 def test_native_cancel_of_scoring(fake_bundle: Path) -> None:

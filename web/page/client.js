@@ -5,6 +5,7 @@
 // next load starts a new worker.
 
 import { DeviceFault, RequestError, asSpecdecError, errorFromJson } from "../executor/faults.js";
+import { checkFields } from "../request.js";
 import { Completions } from "./completions.js";
 import { Queue } from "./queue.js";
 
@@ -91,11 +92,12 @@ export class Client {
       const id = this.nextId++;
       this.owed.set(id, { resolve, reject, hear });
       try {
-        worker.postMessage({ id, ...message });
+        worker.postMessage({ ...message, id });
         this.watch();
       } catch (error) {
         this.owed.delete(id);
-        reject(asSpecdecError(error, "request"));
+        const unsent = error instanceof DOMException && error.name === "DataCloneError";
+        reject(unsent ? new RequestError(error.message, "request", "Give plain JSON values") : asSpecdecError(error, "request"));
       }
     });
   }
@@ -131,7 +133,8 @@ export class Client {
 
   /** @param {string} op @param {Fields} request @param {(fields: Fields) => void} hear @returns {Promise<any>} */
   async run(op, request, hear) {
-    const { result, stats } = await this.askLoaded({ ...request, op }, hear);
+    const fields = op === "generate" ? checkFields(request) : request;
+    const { result, stats } = await this.askLoaded({ ...fields, op }, hear);
     this.stats = stats;
     return result;
   }

@@ -10,7 +10,7 @@ import { ArtifactError, ContractError, DeviceFault, RequestError } from "../exec
 import { vendored } from "./text.js";
 
 /** @typedef {{form: string, text: string, stop_ids: number[], vocab_size: number, row_words: number}} Constrain */
-/** @typedef {{accepted: number[], drafted: number[], budget: number, drawn: boolean}} Walk */
+/** @typedef {{accepted: number[], drafted: number[], budget: number}} Walk */
 /** @typedef {{ids: number[], forced: number[]}} Walked */
 /**
  * Follows one answer through a grammar.
@@ -45,7 +45,7 @@ const isEmpty = (words) => words.every((word) => word === 0);
  * Commit, then walk the drafts and come back: the drafts to verify, and the masks of 1 + that many rows.
  * @param {Matcher} matcher @param {Walk} asked @returns {Promise<{walked: Walked, rows: Uint32Array[]}>}
  */
-export async function walk(matcher, { accepted, drafted, budget, drawn }) {
+export async function walk(matcher, { accepted, drafted, budget }) {
   for (const id of accepted) {
     if (matcher.accept(id)) continue;
     throw new DeviceFault(`the device chose token ${id}, which the grammar forbids`, "sampling.mask", "Use another backend");
@@ -62,8 +62,8 @@ export async function walk(matcher, { accepted, drafted, budget, drawn }) {
     const last = rows[rows.length - 1];
     const only = onlyId(last);
     /** @type {number | undefined} */
-    const id = !drawn && only !== null ? only : guesses[ids.length];
-    if (id === undefined || !(drawn || allows(last, id))) break;
+    const id = only !== null ? only : guesses[ids.length];
+    if (id === undefined || !allows(last, id)) break;
     if (guesses[ids.length] !== id) guesses = guesses.slice(0, ids.length); // guessed after another id
     const goesOn = !matcher.stopIds.has(id) && matcher.accept(id);
     if (goesOn) numWalked += 1;

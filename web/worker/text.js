@@ -132,13 +132,19 @@ export class BundleText {
   messages(request) {
     const { system, messages } = request;
     const said = messages ?? [{ role: "user", content: requireText("prompt", request.prompt) }];
-    if (messages) checkMessages(messages);
+    if (messages !== undefined && messages !== null) checkMessages(messages);
     return system === undefined || system === null ? said : [{ role: "system", content: requireText("system", system) }, ...said];
   }
 
   /** @param {PromptRequest} request @returns {number[]} the ids to start from */
   promptIds(request) {
-    if (request.prompt_ids) return [...request.prompt_ids];
+    const { prompt_ids: ids } = request;
+    if (ids !== undefined && ids !== null) {
+      if (!Array.isArray(ids) && !ArrayBuffer.isView(ids)) {
+        throw new RequestError("prompt_ids is empty or not a list", "prompt_ids", "Give at least one token id");
+      }
+      return [...ids];
+    }
     if (!request.raw) return this.encode(this.render(this.messages(request)));
     if (request.system) throw new RequestError("a system text needs the chat form", "system", "Leave out raw or system");
     return this.rawIds(requireText("prompt", request.prompt));

@@ -40,17 +40,12 @@ from specdec_runtime.plan.schema import (
 )
 
 NextId = Callable[[tuple[int, ...]], int]  # tokens of positions 0..p -> id for position p + 1
-Scores = Callable[
-    [tuple[int, ...], int], tuple[float, float, float]
-]  # and a given id -> margin, logprob, top logit
-
-Stats = Callable[
-    [tuple[int, ...]], tuple[float, float]
-]  # tokens so far -> logprob of the draft's id, entropy
-
-Tops = Callable[
-    [tuple[int, ...], int], list[float]
-]  # tokens so far and the id after them -> its logprob, 0, then the likeliest ids, each with its own
+# tokens so far and a given id -> margin, logprob, top logit
+Scores = Callable[[tuple[int, ...], int], tuple[float, float, float]]
+# tokens so far -> logprob of the draft's id, entropy
+Stats = Callable[[tuple[int, ...]], tuple[float, float]]
+# tokens so far and the id after them -> its logprob, 0, then the likeliest ids, each with its own
+Tops = Callable[[tuple[int, ...], int], list[float]]
 
 POISON = -1  # what nobody wrote
 

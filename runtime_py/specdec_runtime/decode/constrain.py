@@ -48,19 +48,18 @@ class Constraint:
         )
         self._told_len = 0
         self.num_rows = 0  # masks of the walk before this pass
-        self._own = (
-            0  # drafts of the pass that are the drafter's, before the first that the grammar put in its place
-        )
+        # drafts of the pass that are the drafter's, before the first that the grammar put in its place
+        self._own = 0
         self._forced: list[int] = []
         self.counts = {"num_forced": 0, "num_forced_accepted": 0, "num_cut": 0}
 
     def begin(self) -> Constrain:
         return self._constrain
 
-    def asked(self, sequence: Sequence, drafted: list[int], budget: int, drawn: bool) -> Walk:
+    def asked(self, sequence: Sequence, drafted: list[int], budget: int) -> Walk:
         accepted = sequence.ids[max(self._told_len, sequence.prompt_len) :]
         self._told_len = len(sequence)
-        return Walk(accepted, drafted, budget, drawn)
+        return Walk(accepted, drafted, budget)
 
     def walked(self, drafted: list[int], walked: Walked) -> None:
         """The pass will verify these."""
@@ -83,14 +82,11 @@ class Constraint:
 
 
 def constrain(
-    constraint: Constraint, sequence: Sequence, proposal: Proposal | None, budget: int, drawn: bool
+    constraint: Constraint, sequence: Sequence, proposal: Proposal | None, budget: int
 ) -> Generator[Walk, Walked, Proposal | None]:
-    """A proposal of known ids as the grammar leaves it: the forbidden cut, the forced put in; None: a plain pass.
-
-    drawn: the accept rule knows the distribution that the drafts were drawn from (modes reject and block).
-    """
+    """A proposal of known ids as the grammar leaves it: the forbidden cut, the forced put in; None: a plain pass."""
     drafted = list(proposal.ids) if proposal else []
-    walked = yield constraint.asked(sequence, drafted, budget, drawn)
+    walked = yield constraint.asked(sequence, drafted, budget)
     if not isinstance(walked, Walked) or len(walked.ids) > budget:
         raise ContractError(f"a walk of {budget} drafts was answered with {walked!r}", "Walked")
     constraint.walked(drafted, walked)

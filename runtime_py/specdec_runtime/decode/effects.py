@@ -53,7 +53,6 @@ class Walk(NamedTuple):
     accepted: list[int]  # committed since the walk before
     drafted: list[int]
     budget: int  # drafts that the pass may verify
-    drawn: bool  # the drafts were drawn at random from a distribution that the accept rule knows: none may be replaced
 
 
 class Walked(NamedTuple):
@@ -78,9 +77,8 @@ class Emit:
     ids: list[int]
     num_drafted: int
     num_accepted: int
-    pieces: list[str] | None = (
-        None  # the text that each id allows to show; None: the pump makes it from the ids
-    )
+    # the text that each id allows to show; None: the pump makes it from the ids
+    pieces: list[str] | None = None
     logprobs: list[dict[str, Any]] | None = None
 
 
@@ -92,9 +90,8 @@ class Finish:
 
 
 Effect = Submit | Constrain | Walk | Progress | Emit | Finish
-Effects = Generator[
-    Effect, Any, None
-]  # sent a Readback for a Submit, a Walked for a Walk, None for anything else
+# sent a Readback for a Submit, a Walked for a Walk, None for anything else
+Effects = Generator[Effect, Any, None]
 
 
 def check_readback(batch: Submit, readback: Readback) -> None:

@@ -3,9 +3,8 @@
 Knows no grammar engine and no device. A matcher follows one answer; `walk` is what a pump does for a `Walk` (its twin is
 web/worker/grammar.js). Invariants: the matcher stands at the committed ids between walks; row i of the masks is what may
 follow the committed ids and i drafts; where a mask leaves one id, that id is the draft, at no cost (a point mass, verified
-like any other, since it must enter the KV). What becomes of a draft that the grammar forbids: it is cut, with all after it,
-where its value may decide that (F10: greedy and coupled answers, and point masses). A draft that was drawn for a rule that
-knows its distribution is kept: the mask makes its probability 0, so it is rejected; only what follows it is dropped.
+like any other, since it must enter the KV). A draft that the grammar forbids is cut, with all after it: its value
+may decide that, since every draft under a grammar is compared with the target's own choice, in every mode.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ def walk(matcher: Matcher, asked: Walk) -> tuple[Walked, list[Words]]:
     drafted, num_walked = list(asked.drafted[: asked.budget]), 0
     while len(ids) < asked.budget:
         only = only_id(rows[-1])
-        token_id = _draft(drafted, len(ids), None if asked.drawn else only)
-        if token_id is None or not (asked.drawn or allows(rows[-1], token_id)):
+        token_id = _draft(drafted, len(ids), only)
+        if token_id is None or not allows(rows[-1], token_id):
             break
         if drafted[len(ids) : len(ids) + 1] != [token_id]:
             del drafted[len(ids) :]  # guessed after another id

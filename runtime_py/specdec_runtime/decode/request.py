@@ -58,6 +58,7 @@ def check_request(plan: Plan, request: Request) -> None:
     check_room(plan, len(request.prompt_ids), 1)
     if request.eos_ids:
         check_ids(plan, request.eos_ids, "eos_ids")
+    check_left(plan, request)
     if request.grammar is not None:
         check_grammar(plan, request)
 
@@ -81,6 +82,20 @@ def check_grammar(plan: Plan, request: Request) -> None:
             raise RequestError(
                 "a grammar forbids ids too: together nothing may be left", name, "Leave one out"
             )
+
+
+def check_left(plan: Plan, request: Request) -> None:
+    """Some id may be chosen: not every one is barred by itself, or an end before min_tokens. Else the device would be blamed."""
+    sampling = request.sampling
+    barred = {word[0] for word in sampling.bad_words if len(word) == 1}
+    if sampling.min_tokens:
+        barred |= set(plan.text.eos_ids if request.eos_ids is None else request.eos_ids)
+    if sampling.allowed_ids is None:
+        if len(barred) == plan.target_model.vocab_size:
+            raise RequestError("every token is barred", "bad_words", "Bar fewer ids")
+    elif barred.issuperset(sampling.allowed_ids):
+        message = "every allowed id is one of bad_words, or ends the answer before min_tokens"
+        raise RequestError(message, "allowed_ids", "Allow another id, or leave one of them out")
 
 
 def check_choice(plan: Plan, request: Request) -> None:

@@ -5,7 +5,8 @@
 committed ids are the ones the target alone would give, whatever the drafter, k, or drafter faults. Above temperature 0
 the target's rows hold sampled ids, and the draft model draws with the same noise: the rule stays equality. In `reject` and `block`
 the promise is the target's distribution: the draft model draws for itself, and a verdict of the device (kernels/judge.py) takes
-the place of equality; drafts that were not drawn (n-gram) are compared with the target's own draw there too (docs/sampling.md).
+the place of equality; drafts that were not drawn (n-gram) are compared with the target's own draw there too, and so is every draft
+under a grammar (docs/sampling.md).
 Invariants: a round is ONE target pass over the last committed token and the drafts, and commits at least one
 token unless its first row was not finite; the target's KV is one short of the committed tokens after every
 submit, because the last token is row 0 of the next pass. A submit holds one round, or several: the device then
@@ -163,10 +164,9 @@ def _constrain(
     run: Generation, constraint: Constraint, proposal: Proposal | None
 ) -> Generator[Effect, Any, Proposal | None]:
     """As the grammar leaves it. A model's drafts come in a submit of their own: the host must know them to make the masks."""
-    drawn = run.draws and proposal is not None and bool(proposal.calls)  # a lookup's ids are point masses
     if proposal is not None and proposal.calls:
         proposal = yield from _known(run, proposal)
-    return (yield from constrain(constraint, run.sequence, proposal, run.draft_budget(), drawn))
+    return (yield from constrain(constraint, run.sequence, proposal, run.draft_budget()))
 
 
 def _known(run: Generation, proposal: Proposal) -> Generator[Effect, Readback, Proposal | None]:

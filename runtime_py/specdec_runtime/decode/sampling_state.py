@@ -56,9 +56,8 @@ class SamplingState:
     ) -> None:
         self._held, self._vocab = held, vocab
         self._sent = Held()  # what was written and has not landed
-        stops = (
-            sorted(stop_ids)[:MAX_STOPS] if sampling.min_tokens else []
-        )  # check_request knows of the limit
+        # check_request knows of the limit
+        stops = sorted(stop_ids)[:MAX_STOPS] if sampling.min_tokens else []
         wanted = Held()
         if masked or sampling.kind != "verify":
             wanted.ints = ints_of(sampling, prompt_len, stops)

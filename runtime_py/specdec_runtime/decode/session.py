@@ -64,9 +64,8 @@ class Memory:
         self._models: dict[str, Model] = {model.role: model for model in plan.models}
         self._programs = programs
         self._pools = {model.role: PagePool(model.num_pages, self._evict) for model in plan.models}
-        self._entries: dict[str, list[int]] = {
-            role: [] for role in self._models
-        }  # of the device's page tables
+        # of the device's page tables
+        self._entries: dict[str, list[int]] = {role: [] for role in self._models}
         self._tokens: list[int] = []  # the first ones of the device's `tokens`
         self._sessions: dict[str, Session] = {}  # by last use, the longest ago first
         self._running: Lease | None = None

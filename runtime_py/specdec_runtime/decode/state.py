@@ -16,7 +16,6 @@ from specdec_runtime.decode.interfaces import Drafter, Outcome, Proposal
 from specdec_runtime.decode.logprobs import top_read
 from specdec_runtime.decode.programs import Programs, is_pass
 from specdec_runtime.decode.request import Request
-from specdec_runtime.decode.sampling import BLOCK, REJECT
 from specdec_runtime.decode.sampling_state import Held, SamplingState
 from specdec_runtime.decode.session import Lease
 from specdec_runtime.decode.text import StopText, TokenBytes
@@ -48,12 +47,14 @@ class Generation:
         max_len = min(len(self.sequence) + request.max_tokens, model.max_context)
         self.limits = Limits(frozenset(eos_ids), max_len, _stop_text(request, tokens), request.logprobs)
         self._logprobs: list[dict[str, Any]] = []
-        self.draft_kind = "draw" if sampling.judges else "step" if sampling.kind == "verify" else "sample"
         masked = request.grammar is not None
+        # a grammar cuts and replaces drafts by their values, so they are judged by equality there, in every mode
+        judges = sampling.judges and not masked
+        self.draft_kind = "draw" if judges else "step" if sampling.kind == "verify" else "sample"
         self._kind, self._promise = "filter" if masked else sampling.kind, sampling.promise
         self._seed = sampling.seed if sampling.temperature > 0 else None
         columns = model.padded_vocab
-        self._sampling = SamplingState(sampling, len(self.sequence), eos_ids, columns, held or Held(), masked)
+        self._sampling = SamplingState(sampling, len(self.sequence), eos_ids, columns, held, masked)
         self.finish_reason: str | None = "length" if request.max_tokens == 0 else None
         self.must_be_plain = False  # the last row was not finite: the next cycle is its one plain retry
         self._programs = programs
@@ -66,7 +67,6 @@ class Generation:
         if request.grammar is not None:
             self.constraint = Constraint(plan, request.grammar, self.limits)
             self._steps = self._rounds = 1  # the host makes each row's mask
-        self.draws = self._promise in (REJECT, BLOCK)  # the accept rule knows a model's distribution
         barred = programs.verify == "plain" and request.k > 0 and not drafter.idle
         self._fallbacks = {"rows_differ": 1} if barred else {}
         self._counts = dict.fromkeys(_COUNTS, 0)
@@ -271,11 +271,12 @@ def _stop_text(request: Request, tokens: TokenBytes | None) -> StopText | None:
     return StopText(request.stop, tokens)
 
 
+# programs that make a draft, in a submit with the target's
 STEPS = (
     "draft.step_",
     "draft.sample_",
     "draft.draw_",
-)  # programs that make a draft, in a submit with the target's
+)
 _COUNTS = (
     "num_cycles",
     "num_drafted",

@@ -29,6 +29,7 @@ OF_TYPE = {
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
 }
 OF_TYPE["integer"] = OF_TYPE["number"]
+# one of them, and no other constraint, but a type beside enum and const
 ALONE = (
     "$ref",
     "enum",
@@ -36,9 +37,11 @@ ALONE = (
     "anyOf",
     "oneOf",
     "allOf",
-)  # one of them, and no other constraint, but a type beside enum and const
+)
 KNOWN = ANNOTATIONS | {"type", *ALONE} | set().union(*OF_TYPE.values())
 MAX_DEPTH = 64
+MAX_NESTING = 256  # of all that a schema holds, values too: so far Python can follow
+NAMED_STEPS = 8  # of a place that lies deep
 MAX_COUNT = 1000  # of minLength, maxLength
 MAX_ITEMS = 64  # of minItems, maxItems: they are written out
 PLAIN = r'[^"\\\u0000-\u001f]'  # characters of a string of limited length: none that needs an escape
@@ -53,6 +56,7 @@ Open = frozenset[str]  # references being followed since the last character
 
 def schema_ebnf(schema: Any) -> str:
     """The whole grammar of a schema."""
+    _check_nesting(schema)
     converter = _Converter(schema)
     return converter.rules.text(converter.value(schema, "schema", frozenset()))
 
@@ -65,6 +69,20 @@ def json_ebnf() -> str:
 
 def _refuse(message: str, where: str, action: str = "Leave it out, or say it in another way") -> NoReturn:
     raise RequestError(message, where, action)
+
+
+def _check_nesting(schema: Any) -> None:
+    """Before anything goes down into it, or shows it in a message. The place is named by its first steps."""
+    left = [(schema, "schema", 0)]
+    while left:
+        value, where, depth = left.pop()
+        if depth > MAX_NESTING:
+            _refuse(f"it is nested more than {MAX_NESTING} deep", where)
+        parts = value.items() if isinstance(value, Mapping) else ()
+        parts = enumerate(value) if isinstance(value, (list, tuple)) else parts
+        for key, part in parts:
+            step = f"[{key}]" if isinstance(key, int) else f".{key}"
+            left.append((part, where + step if depth < NAMED_STEPS else where, depth + 1))
 
 
 class _Converter:
@@ -161,23 +179,23 @@ class _Converter:
 
     def _ref(self, schema: Mapping[str, Any], where: str, opened: Open) -> str:
         ref = schema["$ref"]
+        if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
+            _refuse(f"$ref {ref!r} leads out of the schema", where, "Refer to #/$defs/...")
         if ref in opened:
             _refuse(f"{ref} refers to itself at once", where)
         if ref not in self._shared:
             target = self._resolve(ref, where)
             name = self._shared[ref] = self.rules.reserve("ref")
             depth, self._depth = self._depth, 0
-            self.rules.set(name, self.value(target, str(ref), opened | {ref}))
+            self.rules.set(name, self.value(target, ref, opened | {ref}))
             self._depth = depth
         return self._shared[ref]
 
-    def _resolve(self, ref: Any, where: str) -> Any:
-        if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
-            _refuse(f"$ref {ref!r} leads out of the schema", where, "Refer to #/$defs/...")
+    def _resolve(self, ref: str, where: str) -> Any:
         found = self._root
         for part in ref.split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            if isinstance(found, list) and key in map(str, range(len(found))):
                 found = found[int(key)]
             elif isinstance(found, Mapping) and key in found:
                 found = found[key]
@@ -235,7 +253,7 @@ class _Converter:
         more = schema.get("additionalProperties", "properties" not in schema)
         if not isinstance(properties, Mapping) or not isinstance(required, list):
             _refuse("properties or required is of a wrong form", where)
-        lacking = [key for key in required if key not in properties]
+        lacking = [key for key in required if not isinstance(key, str) or key not in properties]
         if lacking:
             _refuse(f"required names {lacking[0]!r}, which is none of its properties", where)
         if not properties:
