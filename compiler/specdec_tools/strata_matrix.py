@@ -70,12 +70,12 @@ def sampled(
     return check_configs(found)
 
 
-_DRAFTING = ("drafter", "k", "schedule", "rounds", "plain_steps", "mode")
+_CHOOSE_NOTHING = ("drafter", "k", "schedule", "rounds", "plain_steps", "mode", "max_tokens")
 
 
 def sampling_of(config: Config) -> str:
     """How its tokens are chosen, whatever drafts: configurations that share it are compared."""
-    chosen = {name: value for name, value in config["options"].items() if name not in _DRAFTING}
+    chosen = {name: value for name, value in config["options"].items() if name not in _CHOOSE_NOTHING}
     return json.dumps(chosen, sort_keys=True)
 
 

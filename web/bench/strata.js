@@ -93,7 +93,7 @@ async function measure(client, prompt, { name, options }, tokens) {
   };
 }
 
-const DRAFTING = new Set(["drafter", "k", "schedule", "rounds", "plain_steps", "mode"]);
+const CHOOSE_NOTHING = new Set(["drafter", "k", "schedule", "rounds", "plain_steps", "mode", "max_tokens"]);
 
 /**
  * By name: the configuration whose ids it must have, the first that chooses tokens as it does. Modes other than coupled promise none.
@@ -103,7 +103,7 @@ function references(configs) {
   const first = new Map();
   const found = new Map();
   for (const { name, options } of configs) {
-    const key = JSON.stringify(Object.entries(options).filter(([option]) => !DRAFTING.has(option)).sort());
+    const key = JSON.stringify(Object.entries(options).filter(([option]) => !CHOOSE_NOTHING.has(option)).sort());
     if (!first.has(key)) first.set(key, name);
     if ((options.mode ?? "coupled") === "coupled") found.set(name, first.get(key));
   }
