@@ -128,7 +128,7 @@ class NativeRun:
             self.memory.forget()  # the measurement writes where it likes
             self.schedules = self.schedules.with_costs(measure(self.plan, self.backend), ANY)
             self._measured = True
-        return self.schedules.make(name, asked.k, asked.sampling.temperature > 0)
+        return self.schedules.make(name, asked.k, asked.sampling.draws)
 
     def _finished(self, result: dict[str, Any]) -> dict[str, Any]:
         timing = {"load": self.load_ms, **result["timing_ms"]}

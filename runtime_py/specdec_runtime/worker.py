@@ -253,5 +253,5 @@ def _open(
         return score(plan, request["prompt_ids"], request["score_ids"], request["width"], programs, memory)
     drafter = make_drafter(request["drafter"], plan)
     asked = read_request(request, request["plain_steps"], request["rounds"])
-    schedule = schedules.make(request["schedule"], asked.k, asked.sampling.temperature > 0)
+    schedule = schedules.make(request["schedule"], asked.k, asked.sampling.draws)
     return decode(plan, asked, drafter, programs, schedule, tokens=tokens, memory=memory)

@@ -47,6 +47,7 @@ def _tests_pass(folder: Path, change: tuple[str, str, str] | None) -> bool:
         shutil.copy(ROOT / "tests" / "web" / name, folder / "tests" / "web" / name)
     for part in ("page", "executor"):
         shutil.copytree(ROOT / "web" / part, folder / "web" / part)
+    shutil.copy(ROOT / "web" / "request.js", folder / "web" / "request.js")
     if change:
         path = folder / "web" / "page" / change[0]
         text = path.read_text()

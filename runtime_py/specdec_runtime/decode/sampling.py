@@ -58,6 +58,11 @@ class Sampling:
         return self.promise in (REJECT, BLOCK)
 
     @property
+    def draws(self) -> bool:
+        """Tokens are drawn. May be asked before the checks: what is no number draws nothing, and is refused by them."""
+        return isinstance(self.temperature, (int, float)) and self.temperature > 0
+
+    @property
     def penalizes(self) -> bool:
         return (self.repetition_penalty, self.frequency_penalty, self.presence_penalty) != (1.0, 0.0, 0.0)
 
