@@ -24,6 +24,9 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 PLAIN = {"drafter": "off", "k": 0, "schedule": "fixed"}
 
 
+SUBMIT_S = 0.003  # of a device: a request that is ended has many submits to go, however busy the machine is
+
+
 class Backend(FakeBackend):
     """Notes its submits; may be held before each, and fails from one on."""
 
@@ -38,6 +41,7 @@ class Backend(FakeBackend):
     def submit(self, batch: Submit) -> Readback:
         assert self.gate.wait(20)
         self.num_submits += 1
+        time.sleep(SUBMIT_S)
         if self.fails_at is not None and self.num_submits >= self.fails_at:
             raise self.fault
         return super().submit(batch)
