@@ -14,6 +14,7 @@ from specdec_runtime.decode.effects import Submit
 from specdec_runtime.decode.programs import Programs
 from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.decode.sampling_state import Held, SamplingState, ints_of
+from specdec_runtime.faults import DeviceFault
 from specdec_runtime.schedule.confidence import Confidence
 from specdec_runtime.schedule.costs import Costs
 from specdec_runtime.schedule.policy import Policy
@@ -91,8 +92,10 @@ def test_biases(tiny_bundle) -> None:
 
 def test_nothing_left_to_choose_is_an_error(tiny_bundle) -> None:
     native = Native(tiny_bundle(1, 384))
-    sampling = Sampling(temperature=1.0, allowed_ids=[4, 5], bad_words=[[4], [5]])
-    with pytest.raises(Exception, match="not finite, twice"):
+    sampling = Sampling(
+        temperature=1.0, allowed_ids=[4], bad_words=[[1, 4]]
+    )  # seen only where it comes to it
+    with pytest.raises(DeviceFault, match="not finite, twice"):
         native.run([3, 1], 4, sampling=sampling)
 
 
@@ -148,9 +151,9 @@ def chi_square(counts: np.ndarray, shares: np.ndarray) -> float:
     return float((((observed - wanted) ** 2 / wanted).sum() - freedom) / np.sqrt(2 * freedom))
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0, 4.0])
-def test_first_tokens_follow_the_softmax(tiny_bundle, temperature: float) -> None:
-    """Over 20,000 seeds; and a temperature a twentieth off would be seen."""
+@pytest.mark.parametrize(("temperature", "off"), [(1.0, 1.05), (2.0, 1.05), (4.0, 1.25)])
+def test_first_tokens_follow_the_softmax(tiny_bundle, temperature: float, off: float) -> None:
+    """Over 20,000 seeds; and a temperature a little off would be seen."""
     vocab, prompt = 301, random_prompt(4, 301)
     first = First(Native(tiny_bundle(4, vocab)), prompt, Sampling(temperature=temperature))
     drawn = np.array([first.draw(seed * 0x1_0000_0001) for seed in range(20_000)])
@@ -162,7 +165,7 @@ def test_first_tokens_follow_the_softmax(tiny_bundle, temperature: float) -> Non
 
     assert (shares(temperature) * len(drawn) >= 8).sum() > 10
     assert abs(chi_square(counts, shares(temperature))) < 4
-    assert chi_square(counts, shares(temperature * 1.05)) > 4
+    assert chi_square(counts, shares(temperature * off)) > 4
 
 
 def test_the_program_draws_what_decoding_and_the_reference_draw(tiny_bundle) -> None:
