@@ -130,7 +130,7 @@ async def _awaited(work):
 
 @pytest.fixture(scope="module")
 def browser_module() -> Iterator[BrowserRig]:
-    rig = BrowserRig(BrowserOptions("webgpu", "swiftshader", timeout_s=60))
+    rig = BrowserRig(BrowserOptions("webgpu", "swiftshader", timeout_s=300))
     yield rig
     rig.close()
 

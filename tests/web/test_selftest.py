@@ -138,7 +138,7 @@ def test_the_page_says_the_verdict(rig: BrowserRig, fake_bundle: Path, tmp_path:
     async def shown(bundle: Path, backend: str) -> tuple[str, str]:
         page = await rig.browser.new_page()
         rig.pages.append(page)
-        page.set_default_timeout(60000)
+        page.set_default_timeout(300000)
         await page.goto(f"{rig.site(bundle).url}?bundle=/bundle/&backend={backend}")
         await page.wait_for_selector("#prompt:not([disabled])")
         await page.fill("#prompt", "Hello")
