@@ -31,16 +31,21 @@ def cache_folder() -> Path:
 
 @cache
 def compiler_hash() -> str:
-    """SHA-256 over the sources and tools that decide generated code: kernels, passes, emit, models, TVM, the linker."""
+    """SHA-256 over the sources and tools that decide generated code: kernels, passes, emit, models, the layouts and the random bits
+    that they share with the runtime, TVM, the linker."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
     models = find_spec("specdec_models")  # found, not imported: importing it would import TVM
-    assert models and models.origin
+    runtime = find_spec("specdec_runtime")
+    assert models and models.origin and runtime and runtime.origin
+    shared = Path(runtime.origin).parent
     sources = [
         *here.glob("*.py"),
         *here.glob("kernels/*.py"),
         *here.glob("passes/*.py"),
         *here.glob("emit/*.py"),
+        *shared.glob("plan/*.py"),
+        shared / "decode" / "rng.py",
     ]
     sources += Path(models.origin).parent.rglob("*.py")
     for path in sorted(sources, key=lambda p: (p.parent.name, p.name)):

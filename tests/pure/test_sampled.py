@@ -9,8 +9,9 @@ from sampled_suite import TURNS, check_failed_submits, check_turns, suite
 from simulate import generate
 from specdec_runtime.backends.scripted import ScriptedBackend
 from specdec_runtime.decode.sampling import Sampling
-from specdec_runtime.decode.sampling_state import BAN, Bias, Held, bias_writes, ints_of
+from specdec_runtime.decode.sampling_state import Bias, Held, bias_writes, ints_of
 from specdec_runtime.faults import DeviceFault
+from specdec_runtime.plan.sampling_layout import BAN
 
 CASES = suite()
 CASE = Case(5, "model", 3, 90, sampling=Sampling(temperature=0.9, seed=4))

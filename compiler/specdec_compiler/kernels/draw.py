@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from specdec_runtime.decode.rng import CYCLE_BITS, DRAFT, LARGEST_GUMBEL
+from specdec_runtime.plan.sampling_layout import BIAS, FLAGS, INVERSE_T, LEAST
 from tvm.script.ir_builder import tirx as T
 
 from .base import ARGS, MAX_ROWS, OUT_ROWS, Form, Op, Params, ceil_div
@@ -41,8 +42,6 @@ from .select import LOWEST, names_buffer, out_row
 from .select import _advance as advance
 from .select import _consider as consider
 
-FLAGS, INVERSE_T, HAS_BIAS = 6, 0, 2  # of docs/plan.md's sampling.ints and floats
-BANNED = -1e30  # below: never chosen
 THREADS = 256
 MARGIN = 1e-3  # of rounding, where a bound must not be below a value
 
@@ -60,9 +59,9 @@ def weigh(logit, ints, floats, bias, token_id):
     """(logit + bias) / T of one id; LOWEST where it is banned; a logit that is not finite stays as it is."""
     numbers = local(2, "float32")
     store(numbers, 0, logit)
-    with when(T.bitwise_and(ints[FLAGS], HAS_BIAS) != 0):
+    with when(T.bitwise_and(ints[FLAGS], BIAS) != 0):
         store(numbers, 0, logit + bias[token_id])
-    store(numbers, 1, T.Select(numbers[0] < f32(BANNED), f32(LOWEST), numbers[0] * floats[INVERSE_T]))
+    store(numbers, 1, T.Select(numbers[0] < f32(LEAST), f32(LOWEST), numbers[0] * floats[INVERSE_T]))
     return T.Select(is_finite_bits(logit), numbers[1], logit)
 
 
@@ -71,10 +70,10 @@ def weigh4(logits, at, ints, floats, bias, ids):
     numbers = local(2, F32X4)
     store(numbers, 0, load4(logits, at))
     store(numbers, 1, numbers[0])
-    with when(T.bitwise_and(ints[FLAGS], HAS_BIAS) != 0):
+    with when(T.bitwise_and(ints[FLAGS], BIAS) != 0):
         store(numbers, 1, numbers[0] + load4(bias, ids))
     scaled = numbers[1] * splat(floats[INVERSE_T])
-    kept = T.Select(numbers[1] < splat(f32(BANNED)), splat(f32(LOWEST)), scaled)
+    kept = T.Select(numbers[1] < splat(f32(LEAST)), splat(f32(LOWEST)), scaled)
     return T.Select(is_finite_bits(numbers[0], 4), kept, numbers[0])
 
 

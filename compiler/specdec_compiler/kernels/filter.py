@@ -18,6 +18,7 @@ whose largest reaches it. Where they do not suffice, the search runs over the wh
 
 from __future__ import annotations
 
+from specdec_runtime.plan.sampling_layout import BAN, BANNED, FLAGS, MIN_LEN, MIN_P, NOISE, TOP_K, TOP_P
 from specdec_runtime.plan.schema import BANNED_FIELDS, MAX_BANNED, SAMPLING_FLOATS, SAMPLING_INTS
 from tvm.script.ir_builder import tirx as T
 
@@ -25,19 +26,13 @@ from .base import ARGS, OUT_ROWS, Params, ceil_div
 from .ir import f32, local, store
 from .select import logits_buffer
 
-DROPPED = (
-    -3.0e38
-)  # the value of an id that cannot be chosen: finite, and stays the least with any noise added
+DROPPED = BAN  # the value of an id that cannot be chosen: finite, and stays the least with any noise added
 COLUMNS = 2048  # GPU: of a row, for one workgroup of process
 GPU_THREADS = 256
 PEAK_OF = (
     COLUMNS // GPU_THREADS
 )  # columns a thread has there, every 256th; their largest is kept with the row
 LARGEST = 1.0e37  # other values lie within plus and minus this
-LEAST = -1.0e30  # a logit that its processors bring below this counts as dropped
-TOP_K, PROMPT_LEN, MIN_LEN, NUM_STOPS, FLAGS, NUM_BANNED, FIRST_STOP, MAX_STOPS = 2, 3, 4, 5, 6, 7, 16, 32
-INV_T, TOP_P, MIN_P, REPETITION, FREQUENCY, PRESENCE = 0, 1, 2, 3, 4, 5
-NOISE, BIAS, MASK, PENALTIES, BANNED = 1, 2, 4, 8, 16  # flags
 SEEN = 1 << 20  # in a word of counts: the prompt has the id; below it, how often the answer has it
 SUBSETS = 256  # of the vocabulary, whose largest values give a lower bound of what is worth looking at
 CANDIDATES = 768  # at most so many are gathered

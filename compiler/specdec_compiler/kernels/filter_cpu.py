@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from specdec_runtime.plan.schema import MAX_BANNED
-from tvm.script.ir_builder import tirx as T
-
-from .base import Params
-from .filter import (
+from specdec_runtime.plan.sampling_layout import (
     BANNED,
     BIAS,
-    CANDIDATES,
-    DROPPED,
     FIRST_STOP,
     FLAGS,
     FREQUENCY,
-    HALF_BITS,
-    INV_T,
-    LARGEST,
+    INVERSE_T,
     LEAST,
     MASK,
     MAX_STOPS,
@@ -28,10 +20,20 @@ from .filter import (
     PRESENCE,
     PROMPT_LEN,
     REPETITION,
-    SEEN,
-    SUBSETS,
     TOP_K,
     TOP_P,
+)
+from specdec_runtime.plan.schema import MAX_BANNED
+from tvm.script.ir_builder import tirx as T
+
+from .base import Params
+from .filter import (
+    CANDIDATES,
+    DROPPED,
+    HALF_BITS,
+    LARGEST,
+    SEEN,
+    SUBSETS,
     UNIT,
     WEIGHTLESS,
     banned_id,
@@ -127,7 +129,7 @@ def process_cpu(name: str, p: Params):
                 each(masked)
 
             def finish(at, value):
-                scaled = value * splat(floats[INV_T])
+                scaled = value * splat(floats[INVERSE_T])
                 bound = T.max(T.min(scaled, splat(f32(LARGEST))), splat(f32(-LARGEST)))
                 kept = T.Select(value > splat(f32(LEAST)), bound, splat(f32(DROPPED)))
                 logit = load4(logits, base + at)

@@ -13,22 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from specdec_runtime.plan.schema import MAX_BANNED
-from tvm.script.ir_builder import tirx as T
-
-from .base import Params, ceil_div
-from .filter import (
+from specdec_runtime.plan.sampling_layout import (
     BANNED,
     BIAS,
-    CANDIDATES,
-    COLUMNS,
-    DROPPED,
     FIRST_STOP,
     FLAGS,
     FREQUENCY,
-    HALF_BITS,
-    INV_T,
-    LARGEST,
+    INVERSE_T,
     LEAST,
     MASK,
     MAX_STOPS,
@@ -36,14 +27,25 @@ from .filter import (
     MIN_P,
     NUM_BANNED,
     NUM_STOPS,
-    PEAK_OF,
     PENALTIES,
     PRESENCE,
     PROMPT_LEN,
     REPETITION,
-    SEEN,
     TOP_K,
     TOP_P,
+)
+from specdec_runtime.plan.schema import MAX_BANNED
+from tvm.script.ir_builder import tirx as T
+
+from .base import Params, ceil_div
+from .filter import (
+    CANDIDATES,
+    COLUMNS,
+    DROPPED,
+    HALF_BITS,
+    LARGEST,
+    PEAK_OF,
+    SEEN,
     UNIT,
     WEIGHTLESS,
     banned_id,
@@ -142,7 +144,7 @@ def process_gpu(name: str, p: Params):
                     store(value, i, T.Select(allowed, value[i], f32(DROPPED)))
 
                 def finish(i: int, at) -> None:
-                    scaled = T.max(T.min(value[i] * floats[INV_T], f32(LARGEST)), f32(-LARGEST))
+                    scaled = T.max(T.min(value[i] * floats[INVERSE_T], f32(LARGEST)), f32(-LARGEST))
                     kept = T.Select(value[i] > f32(LEAST), scaled, f32(DROPPED))
                     done = T.Select(is_finite_bits(logit[i]), kept, logit[i])
                     store(value, i, T.Select(at < vocab, done, f32(DROPPED)))

@@ -14,12 +14,13 @@ verdict is undecided. Float order depends on the number of ids only.
 from __future__ import annotations
 
 from specdec_runtime.decode.rng import ACCEPT, RESIDUAL
+from specdec_runtime.plan.sampling_layout import BLOCK_RULE, FLAGS, LEAST
 from specdec_runtime.plan.schema import VERDICT_FIELDS
 from tvm.script.ir_builder import tirx as T
 
 from .accept import DECIDED, VERDICT, verdict_row
 from .base import ARGS, MAX_ROWS, OUT_ROWS, Form, Op, Params, ceil_div
-from .draw import BANNED, MARGIN, THREADS, CpuSearch, GpuSearch, cycle_place, q_buffer, weigh, weigh4
+from .draw import MARGIN, THREADS, CpuSearch, GpuSearch, cycle_place, q_buffer, weigh, weigh4
 from .ir import (
     F32X4,
     I32X4,
@@ -48,8 +49,6 @@ from .ir import (
 from .noise import FLOATS, INTS, random_bits, uniform
 from .select import LOWEST, out_row
 
-BLOCK_RULE = 32  # flag of sampling.ints[6]: else `reject`
-FLAGS = 6
 FELL_BACK = 2  # bit of a verdict's flags, beside DECIDED
 STATS_WORDS = 4  # largest, 1 / sum, the draft's probability, finite
 TOP, SCALE, CHANCE, FINE = range(STATS_WORDS)
@@ -104,7 +103,7 @@ def _weigh_gpu(name: str, p: Params):
 def _part(z, top, exp):
     """exp(z - top), 0 of what is banned or far below."""
     t = T.bind(z - top)
-    return T.Select(T.And(z > f32(BANNED), t > f32(FAR)), exp(T.max(t, f32(FAR))), f32(0))
+    return T.Select(T.And(z > f32(LEAST), t > f32(FAR)), exp(T.max(t, f32(FAR))), f32(0))
 
 
 def _part4(z, top):
@@ -113,7 +112,7 @@ def _part4(z, top):
     store(t, 0, z - splat(top))
     zero = splat(f32(0))
     kept = T.Select(t[0] > splat(f32(FAR)), exp4(T.max(t[0], splat(f32(FAR)))), zero)
-    return T.Select(z > splat(f32(BANNED)), kept, zero)
+    return T.Select(z > splat(f32(LEAST)), kept, zero)
 
 
 def _drafted(tokens, args, row, vocab: int):
@@ -155,7 +154,7 @@ def _row_stats_cpu(rows, base, to, drafted, vocab: int, stats):
 
 
 def _store_stats(stats, to, top, total, part, fine) -> None:
-    alive = T.And(fine == 1, top > f32(BANNED))  # else all ids are banned
+    alive = T.And(fine == 1, top > f32(LEAST))  # else all ids are banned
     scale = local(1, "float32")
     store(scale, 0, f32(0))
     with when(alive):
@@ -461,7 +460,7 @@ def _verdict_cpu(name: str, p: Params):
                 numbers = local(1, F32X4)
                 store(numbers, 0, load4(z, rows.base + at))
                 far = splat(f32(MARGIN) - rows.p_top)
-                return T.Select(numbers[0] > splat(f32(BANNED)), numbers[0] + far, splat(f32(LOWEST)))
+                return T.Select(numbers[0] > splat(f32(LEAST)), numbers[0] + far, splat(f32(LOWEST)))
 
             def value(token_id):
                 store(number, 0, z[rows.base + token_id] - rows.p_top)
@@ -497,7 +496,7 @@ def _verdict_gpu(name: str, p: Params):
 
             def from_p(token_id):
                 at = T.bind(z[rows.base + token_id])
-                return T.Select(at > f32(BANNED), at - rows.p_top, f32(LOWEST))
+                return T.Select(at > f32(LEAST), at - rows.p_top, f32(LOWEST))
 
             def from_residual(token_id):
                 store(number, 0, f32(LOWEST))

@@ -6,13 +6,14 @@ On the GPU this is where ids fall: `truncate` says the least value that stays, `
 from __future__ import annotations
 
 from specdec_runtime.decode.rng import NOISE
+from specdec_runtime.plan.sampling_layout import NOISE as HAS_NOISE
 from tvm.script.ir_builder import tirx as T
 
 from .base import ARGS, OUT_ROWS, Form, Op, Params, by_row
 from .filter import DROPPED, LARGEST, gpu_stride
 from .ir import F32X4, cpu_func, f32, is_finite_bits, load4, local, splat, store, when
 from .noise import INTS, gumbel, random_bits
-from .sample import HAS_NOISE, _flag, _Row
+from .sample import _flag, _Row
 from .select import LOWEST, argmax_split_gpu, logits_buffer, out_row
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from functools import partial
 
 from specdec_runtime.decode.rng import LARGEST_GUMBEL, NOISE
+from specdec_runtime.plan.sampling_layout import BIAS, FLAGS, INVERSE_T, LEAST
+from specdec_runtime.plan.sampling_layout import NOISE as HAS_NOISE
 from tvm.script.ir_builder import tirx as T
 
 from .base import ARGS, OUT_ROWS, Form, Op, Params, by_row
@@ -33,10 +35,6 @@ from .ir import (
 from .noise import FLOATS, INTS, gumbel, gumbel_bound4, random_bits
 from .select import LOWEST, argmax_split_gpu, logits_buffer, names_buffer, out_row
 
-FLAGS, INVERSE_T = 6, 0  # elements of ints and floats
-HAS_NOISE, HAS_BIAS = 1, 2  # flags
-BANNED = -1e30  # logit and bias below: never chosen
-
 
 def _bias_buffer(p: Params) -> tuple[str, int, str]:
     return ("bias", int(p["bias"]), "float32")
@@ -53,7 +51,7 @@ class _Row:
         self.vocab, self.first = int(p["n"]), row * int(p["padded"])
         self.logits, self.ints, self.bias, self.names = logits, ints, bias, names
         self.position = T.bind(args[0] + row + 1)
-        self.has_noise, self.has_bias = T.bind(_flag(ints, HAS_NOISE)), T.bind(_flag(ints, HAS_BIAS))
+        self.has_noise, self.has_bias = T.bind(_flag(ints, HAS_NOISE)), T.bind(_flag(ints, BIAS))
         self.scale = T.bind(floats[INVERSE_T])
         self.best, self.best_id, self.ok = local(1, "float32"), local(1, "int32"), local(1, I32X4)
         self.values, self.ids, self.bits = local(4, "float32"), local(4, "int32"), local(4, "uint32")
@@ -98,7 +96,7 @@ class _Row:
         store(
             self.z,
             0,
-            T.Select(raw[1] < splat(f32(BANNED)), splat(f32(LOWEST)), raw[1] * splat(self.scale)),
+            T.Select(raw[1] < splat(f32(LEAST)), splat(f32(LOWEST)), raw[1] * splat(self.scale)),
         )
         if count < 4:
             store(self.z, 0, T.Select(inside, self.z[0], splat(f32(LOWEST))))
@@ -160,13 +158,13 @@ def _weighed(logit, token_id, row, args, ints, floats, bias):
     """GPU: what one thread compares of one id."""
     numbers = local(2, "float32")  # logit with its bias; the result
     store(numbers, 0, logit)
-    with when(_flag(ints, HAS_BIAS)):
+    with when(_flag(ints, BIAS)):
         store(numbers, 0, logit + bias[token_id])
     store(numbers, 1, numbers[0] * floats[INVERSE_T])
     with when(_flag(ints, HAS_NOISE)):
         bits = random_bits(ints, args[0] + row + 1, T.cast(token_id, "uint32"), NOISE)
         store(numbers, 1, fma(numbers[0], floats[INVERSE_T], gumbel(bits[0])))
-    return T.Select(numbers[0] < f32(BANNED), f32(LOWEST), numbers[1])
+    return T.Select(numbers[0] < f32(LEAST), f32(LOWEST), numbers[1])
 
 
 def _sample_split_gpu(name: str, p: Params, named: bool = False):

@@ -20,14 +20,35 @@ from specdec_runtime.decode.rules import (
     reject_bounds,
     reject_count,
 )
-from specdec_runtime.decode.sampling_state import BANNED as HAS_BANNED
-from specdec_runtime.decode.sampling_state import BIAS, BLOCK_RULE, FLAGS, MASK, NOISE, PENALTIES, STOPS
 from specdec_runtime.decode.verify import DECIDED, FELL_BACK
+from specdec_runtime.plan.sampling_layout import (
+    BANNED,
+    BIAS,
+    BLOCK_RULE,
+    FIRST_STOP,
+    FLAGS,
+    FREQUENCY,
+    INVERSE_T,
+    LEAST,
+    MASK,
+    MIN_LEN,
+    MIN_P,
+    NOISE,
+    NUM_BANNED,
+    NUM_STOPS,
+    PENALTIES,
+    PRESENCE,
+    PROMPT_LEN,
+    REPETITION,
+    SEED_HIGH,
+    SEED_LOW,
+    TOP_K,
+    TOP_P,
+)
 from specdec_runtime.plan.schema import BANNED_FIELDS, OUT_ROWS
 
 NextId = Callable[[tuple[int, ...]], int]
 WORD = 0xFFFFFFFF
-BANNED = -1e30  # logits below: no chance
 
 
 def logits_of(next_id: NextId, prefix: tuple[int, ...], vocab: int) -> list[float]:
@@ -40,13 +61,13 @@ def logits_of(next_id: NextId, prefix: tuple[int, ...], vocab: int) -> list[floa
 def sampled_id(logits: list[float], position: int, tensors: dict[str, list[Any]]) -> int | None:
     """The largest of (logit + bias) / T + noise, the lowest id of equals; None where every id is banned."""
     ints, floats, bias = (tensors[f"sampling.{name}"] for name in ("ints", "floats", "bias"))
-    flags, seed = ints[FLAGS], (ints[1] & WORD) << 32 | ints[0] & WORD
-    best, best_id = BANNED, None
+    flags, seed = ints[FLAGS], seed_of(tensors)
+    best, best_id = LEAST, None
     for token_id, logit in enumerate(logits):
         raw = logit + (bias[token_id] if flags & BIAS else 0.0)
-        if raw < BANNED:
+        if raw < LEAST:
             continue
-        value = raw * floats[0] + (gumbel(seed, position, token_id) if flags & NOISE else 0.0)
+        value = raw * floats[INVERSE_T] + (gumbel(seed, position, token_id) if flags & NOISE else 0.0)
         if best_id is None or value > best:
             best, best_id = value, token_id
     return best_id
@@ -59,9 +80,8 @@ def filtered_id(
     z = process(logits, history, processors_of(tensors, out_row))
     if z is None:
         return None
-    ints = tensors["sampling.ints"]
-    seed = (ints[1] & WORD) << 32 | ints[0] & WORD
-    if ints[FLAGS] & NOISE:
+    if tensors["sampling.ints"][FLAGS] & NOISE:
+        seed = seed_of(tensors)
         z = [value + gumbel(seed, len(history), token_id) for token_id, value in enumerate(z)]
     return z.index(max(z))
 
@@ -70,26 +90,29 @@ def processors_of(tensors: dict[str, list[Any]], out_row: int) -> Processors:
     """What the tensors say of the row that goes to `out_row`; of what no flag names, nothing."""
     ints, floats = tensors["sampling.ints"], tensors["sampling.floats"]
     flags, mask = ints[FLAGS], tensors["sampling.mask"]
-    penalties = floats[3:6] if flags & PENALTIES else (1.0, 0.0, 0.0)
+    penalties = (
+        [floats[i] for i in (REPETITION, FREQUENCY, PRESENCE)] if flags & PENALTIES else (1.0, 0.0, 0.0)
+    )
     words = len(mask) // OUT_ROWS
     banned = [
-        tensors["sampling.banned"][i * BANNED_FIELDS :] for i in range(ints[7] if flags & HAS_BANNED else 0)
+        tensors["sampling.banned"][i * BANNED_FIELDS :]
+        for i in range(ints[NUM_BANNED] if flags & BANNED else 0)
     ]
     return Processors(
         noise=bool(flags & NOISE),
-        inverse_t=floats[0],
-        prompt_len=ints[3],
+        inverse_t=floats[INVERSE_T],
+        prompt_len=ints[PROMPT_LEN],
         repetition=penalties[0],
         frequency=penalties[1],
         presence=penalties[2],
         bias=tensors["sampling.bias"] if flags & BIAS else None,
         mask=(lambda v: bool(mask[out_row * words + v // 32] >> v % 32 & 1)) if flags & MASK else None,
         banned=[row[1 : 1 + row[0]] for row in banned],
-        stops=ints[STOPS : STOPS + ints[5]] if ints[5] else (),
-        min_len=ints[4],
-        top_k=ints[2],
-        top_p=floats[1],
-        min_p=floats[2],
+        stops=ints[FIRST_STOP : FIRST_STOP + ints[NUM_STOPS]] if ints[NUM_STOPS] else (),
+        min_len=ints[MIN_LEN],
+        top_k=ints[TOP_K],
+        top_p=floats[TOP_P],
+        min_p=floats[MIN_P],
     )
 
 
@@ -100,8 +123,8 @@ def filtered_shares(
     z = process(logits, history, processors_of(tensors, out_row))
     if z is None:
         return None
-    parts = [exp(value - max(z)) for value in z]
-    return [part / sum(parts) for part in parts]
+    top = max(z)
+    return _normalised([exp(value - top) for value in z])
 
 
 # --- the draws and the judge of `reject` and `block` ------------------------------------------------------------------------
@@ -109,18 +132,22 @@ def filtered_shares(
 
 def seed_of(tensors: dict[str, list[Any]]) -> int:
     ints = tensors["sampling.ints"]
-    return (ints[1] & WORD) << 32 | ints[0] & WORD
+    return (ints[SEED_HIGH] & WORD) << 32 | ints[SEED_LOW] & WORD
 
 
 def shares_of(logits: list[float], tensors: dict[str, list[Any]]) -> list[float] | None:
     """softmax((logit + bias) / T); None where every id is banned."""
-    flags, scale = tensors["sampling.ints"][FLAGS], tensors["sampling.floats"][0]
+    flags, scale = tensors["sampling.ints"][FLAGS], tensors["sampling.floats"][INVERSE_T]
     raw = [z + (tensors["sampling.bias"][v] if flags & BIAS else 0.0) for v, z in enumerate(logits)]
     top = max(raw)
-    if top < BANNED:
+    if top < LEAST:
         return None
-    parts = [exp((z - top) * scale) if z >= BANNED else 0.0 for z in raw]
-    return [part / sum(parts) for part in parts]
+    return _normalised([exp((z - top) * scale) if z >= LEAST else 0.0 for z in raw])
+
+
+def _normalised(parts: list[float]) -> list[float]:
+    total = sum(parts)
+    return [part / total for part in parts]
 
 
 def draw(weights: list[float], seed: int, position: int, offset: int, stream: int) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log
 
-LEAST = -1e30  # a logit that its processors bring below this is dropped
+from specdec_runtime.plan.sampling_layout import LEAST
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from typing import Any
 
 from specdec_runtime.decode.logprobs import MAX_LOGPROBS
 from specdec_runtime.decode.sampling import PLAIN, Sampling, check_sampling
-from specdec_runtime.decode.sampling_state import MAX_STOPS
 from specdec_runtime.decode.session import check_session
 from specdec_runtime.decode.text import check_stops
 from specdec_runtime.faults import RequestError
 from specdec_runtime.grammars import lowered
+from specdec_runtime.plan.sampling_layout import MAX_STOPS
 from specdec_runtime.plan.schema import MAX_ROWS, Plan
 
 MAX_K = MAX_ROWS - 1

@@ -13,11 +13,20 @@ from typing import NamedTuple
 from specdec_runtime.decode.effects import Write
 from specdec_runtime.decode.rng import seed_words
 from specdec_runtime.decode.sampling import BLOCK, Sampling
+from specdec_runtime.plan.sampling_layout import (
+    BAN,
+    BANNED,
+    BIAS,
+    BLOCK_RULE,
+    FIRST_STOP,
+    FLAGS,
+    MASK,
+    MAX_STOPS,
+    NOISE,
+    PENALTIES,
+)
 from specdec_runtime.plan.schema import BANNED_FIELDS
 
-NOISE, BIAS, MASK, PENALTIES, BANNED, BLOCK_RULE = 1, 2, 4, 8, 16, 32  # flags: element FLAGS of sampling.ints
-FLAGS, STOPS, MAX_STOPS = 6, 16, 32  # elements of sampling.ints: the flags, the first stop id; how many fit
-BAN = -3e38  # a bias that leaves no chance
 MAX_INVERSE = 1e30  # colder than that is the argmax all the same
 FEW = 256  # ids whose biases are written one by one
 
@@ -111,7 +120,7 @@ def ints_of(sampling: Sampling, prompt_len: int, stops: Sequence[int]) -> list[i
     min_len = prompt_len + sampling.min_tokens
     top_k = min(sampling.top_k, 2**31 - 1)
     head = [low, high, top_k, prompt_len, min_len, len(stops), flags_of(sampling), num_banned]
-    return head + [0] * (STOPS - len(head)) + list(stops) if stops else head
+    return head + [0] * (FIRST_STOP - len(head)) + list(stops) if stops else head
 
 
 def floats_of(sampling: Sampling) -> list[float]:
