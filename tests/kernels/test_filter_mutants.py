@@ -12,6 +12,7 @@ from specdec_compiler.kernels import filter as rules
 from specdec_compiler.kernels import filter_cpu, filter_gpu
 from specdec_compiler.kernels.ir import store
 from specdec_compiler.kernels.twins import TWINS
+from specdec_runtime.plan import sampling_layout as layout
 from tvm.script.ir_builder import tirx as T
 
 from .cases import CASES
@@ -64,16 +65,16 @@ def _late_bans(file: ModuleType) -> dict[str, Callable]:
 
 def _whole_history(file: ModuleType) -> dict[str, int]:
     """Every token is the answer's."""
-    return {"PROMPT_LEN": rules.MIN_LEN}
+    return {"PROMPT_LEN": layout.MIN_LEN}
 
 
 def _hot(file: ModuleType) -> dict[str, int]:
     """No temperature: another number of the same array."""
-    return {"INV_T": rules.REPETITION}
+    return {"INVERSE_T": layout.REPETITION}
 
 
 def _never(file: ModuleType) -> dict[str, Callable]:
-    return {"truncates": lambda ints, floats: T.And(ints[rules.FLAGS] > 0, ints[rules.FLAGS] < 0)}
+    return {"truncates": lambda ints, floats: T.And(ints[layout.FLAGS] > 0, ints[layout.FLAGS] < 0)}
 
 
 def _seen_once(file: ModuleType) -> dict[str, int]:
