@@ -1,5 +1,5 @@
-"""How long the draft's runs are, and how far its own confidence can be believed: from per-position agreement on the champion's
-own greedy text to tokens a target pass and a calibrated table.
+"""How long runs of drafts are, and how far the draft's own confidence can be believed: from per-position agreement on the champion's
+own greedy text to tokens a target pass and a calibrated table; and what lookups in that text are worth.
 
 Pure. On the champion's text a draft that is right up to a position has seen the very tokens it would have drafted itself, so
 agreement position by position, in the true context, is all that greedy verification looks at.
@@ -7,8 +7,12 @@ agreement position by position, in the true context, is all that greedy verifica
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from specdec_runtime.decode.interfaces import Proposal
+from specdec_runtime.decode.sequence import Sequence as Tokens
+from specdec_runtime.drafters.ngram import NgramDrafter
 
 
 class Runs(NamedTuple):
@@ -45,6 +49,34 @@ def runs(agreements: Sequence[Sequence[bool]], k: int) -> Runs:
             at += run + 1
         tokens += len(text)
     return Runs(tokens, passes, accepted, evaluated)
+
+
+def lookups(texts: Iterable[tuple[Sequence[int], int]]) -> dict[int, float]:
+    """How often the n-gram drafter's first draft stands, by the length of its match, in rounds of one draft each.
+
+    texts: (ids, start) of greedy answers: the champion wrote ids[start:]. Lengths that never matched are left out.
+    """
+    stood: dict[int, list[bool]] = {}
+    for ids, start in texts:
+        drafter, known = NgramDrafter(), Tokens(ids[:start])
+        drafter.begin(known)
+        while (at := len(known)) < len(ids):
+            right = False
+            for offer in drafter.offers(known):
+                right = _first_draft(drafter, known) == ids[at]
+                stood.setdefault(offer.match_len, []).append(right)
+            known.ids.extend(ids[at : at + 1 + right])  # the pass gives one token more than it accepts
+    return {length: round(sum(each) / len(each), 4) for length, each in sorted(stood.items())}
+
+
+def _first_draft(drafter: NgramDrafter, known: Tokens) -> int | None:
+    """Lookups ask nothing of a device, so the generator ends at once."""
+    try:
+        next(drafter.propose(known, 1))
+    except StopIteration as ended:
+        proposal: Proposal | None = ended.value
+        return proposal.ids[0] if proposal else None
+    raise AssertionError("a lookup yielded an effect")
 
 
 def calibration(judged: Sequence[tuple[float, bool]], bins: int = 10) -> list[list[float]]:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from specdec_runtime.faults import ArtifactError
 
-from .agree import calibration, runs
+from .agree import calibration, lookups, runs
 from .corpus import LENGTHS, Batch, Corpus, batch_of, batches, num_batches
 from .draft import Draft, DraftShape
 from .network import Llama
@@ -205,7 +205,8 @@ def evaluate(
     net: Llama, champion: Llama, measure: Measure, corpus: Corpus, tokens: int, device: str
 ) -> dict[str, Any]:
     """On texts written at temperature 0: mean KL, agreement, and per k tokens a pass and acceptance, over all and by kind; and
-    how often the draft is right by how sure it is (the recipe's schedule.confidence)."""
+    how often the draft is right by how sure it is, and lookups by the length of their match (the recipe's schedule.confidence and
+    schedule.ngram)."""
     agreements: dict[str, list[list[bool]]] = {}
     judged: list[tuple[float, bool]] = []
     kl_sum, positions = 0.0, 0
@@ -228,6 +229,7 @@ def evaluate(
         "all": {"kl": kl_sum / positions, "texts": len(every), **_figures(every)},
         "kinds": {kind: _figures(texts) for kind, texts in sorted(agreements.items())},
         "confidence": calibration(judged),
+        "ngram": lookups((corpus.text(i).tolist(), int(corpus.starts[i])) for i in range(len(corpus))),
     }
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from specdec_runtime.decode.choice import ANY, MODEL, NATURAL_KS, NGRAM, Choice, Done, Schedule, View
+from specdec_runtime.schedule.break_even import ROUNDS
 from specdec_runtime.schedule.costs import Costs, LiveCosts
 from specdec_runtime.schedule.policy import DEFAULT, Policy
 from specdec_runtime.schedule.registry import make_schedule
@@ -40,12 +41,19 @@ def _machine(
     return Machine(Costs(sync, rows, *draft, target_read=3 * verify[3], how="given"), steps, rounds)
 
 
+def _gpu_measured() -> Machine:
+    made = _machine(0.87, (1.05, 1.10, 1.26, 1.40), (0.16, 0.25), steps=8, rounds=8)
+    return replace(made, costs=replace(made.costs, accept=0.05, outside=0.4))
+
+
 MACHINES = {
     "flat": _machine(0.5, (5.0, 5.0, 5.0, 5.0), (0.25, 1.0)),
     "linear": _machine(0.5, (5.0, 10.0, 20.0, 40.0), (0.25, 3.0)),
     "stepped": _machine(0.5, (5.0, 5.5, 6.5, 9.0), (0.4, 1.5)),
     "gpu": _machine(1.0, (1.05, 1.15, 1.26, 1.30), (0.1, 0.25), steps=4),
     "gpu, 4 rounds": _machine(1.0, (1.05, 1.15, 1.26, 1.30), (0.1, 0.25), steps=4, rounds=4),
+    # the default bundle on an H200 (docs/performance.md): wall times of submits, 0.4 ms of S the host's
+    "gpu, 8 rounds": _gpu_measured(),
     "wasm": _machine(0.7, (7.3, 11.5, 20.1, 39.4), (2.0, 12.0)),
 }
 
@@ -57,6 +65,9 @@ class World:
     strata: tuple[tuple[int, float, float, float], ...]
     seed: int = 0
     policy: Policy = DEFAULT
+    max_tokens: int | None = (
+        None  # None: as many as there are. More: the answer ends before, and nobody knows where
+    )
 
     @property
     def num_tokens(self) -> int:
@@ -115,13 +126,13 @@ def simulate(
     costs = LiveCosts(machine.costs)
     trace.ms = -(-PROMPT // machine.costs.target_chunk) * machine.costs.target_read
     while at < len(text):
-        remaining = len(text) - at
+        remaining = (world.max_tokens or len(text)) - at
         matched = text.matches[at]
         drafts = min(7, remaining - 1)
         view = View(
             remaining,
             drafts,
-            min(machine.steps, remaining),
+            min(machine.steps, remaining) if at else 1,  # as the core does
             machine.rounds,
             3 * matched,
             7 * matched,
@@ -138,7 +149,7 @@ def simulate(
         rounds, end = _rounds(text, at, choice)
         ms = drift(at) * costs.time(choice)
         read_ms = drift(at) * costs.reading(lag) if choice.source == MODEL else 0.0
-        schedule.observe(Done(choice, end - at, rounds, ms, lag))
+        schedule.observe(Done(choice, end - at, rounds, ms - drift(at) * costs.host(choice), lag))
         trace.ms += ms + read_ms
         trace.cycles.append((at, choice, ms + read_ms))
         lag = 1 if choice.source == MODEL else lag + end - at
@@ -188,7 +199,7 @@ def plain_ms(world: World, machine: Machine) -> float:
 
 def oracle_ms(world: World, machine: Machine) -> float:
     """The best fixed action of every stratum, each on a text of its own."""
-    rounds = [n for n in (1, 2, 4) if n <= machine.rounds]
+    rounds = [n for n in ROUNDS if n <= machine.rounds]
     choices = [
         Choice(),
         *(Choice(MODEL, k, n) for k in NATURAL_KS for n in rounds),

@@ -14,7 +14,7 @@ from specdec_compiler.build import build_bundle
 from specdec_compiler.drafts.gate import Gate
 from specdec_compiler.tiny import TinyShape, make_tiny
 from specdec_distill import prompts
-from specdec_distill.agree import calibration, runs
+from specdec_distill.agree import calibration, lookups, runs
 from specdec_distill.cli import main
 from specdec_distill.corpus import batches, make_corpus, num_batches
 from specdec_distill.objective import Measure, Objective
@@ -301,6 +301,17 @@ def test_confidence_by_hand():
     falling = [(-6.0, True), (-5.0, False), (-4.0, False), (-3.0, False), (-2.0, True), (-1.0, True)]
     assert calibration(falling, 3) == [[-4.5, 0.25], [-1.5, 1.0]]
     assert calibration([(-1.0, True)], 4) == [[-1.0, 1.0]]
+
+
+def test_lookups_are_judged_by_their_match():
+    """By hand: "1 2" was followed by 3."""
+    prompt = [1, 2, 3, 9, 1, 2]
+    assert lookups([([*prompt, 3], 6)]) == {2: 1.0}
+    assert lookups([([*prompt, 4], 6)]) == {2: 0.0}
+    assert lookups([([*prompt, 4], 6), ([*prompt, 3], 6)]) == {2: 0.5}
+    # 3 stands, and the target's own 9 comes with it; "1 2 3 9" was followed by 1: it stands, and 2 comes with it
+    assert lookups([([*prompt, 3, 9, 1, 2], 6)]) == {2: 1.0, 4: 1.0}
+    assert lookups([([5, 6, 7, 8], 2)]) == {}
 
 
 def test_batches_cover_every_text_once_and_learn_what_was_written():

@@ -16,7 +16,7 @@ from specdec_runtime.decode.programs import Programs
 from specdec_runtime.faults import ArtifactError, ContractError, DeviceFault, RequestError
 from specdec_runtime.schedule.allowance import FULL, HORIZON, RATE, SHARE
 from specdec_runtime.schedule.break_even import FIRST_WAIT, BreakEven
-from specdec_runtime.schedule.costs import LiveCosts
+from specdec_runtime.schedule.costs import AGAIN, LiveCosts
 from specdec_runtime.schedule.heuristic import Heuristic
 from specdec_runtime.schedule.measure import Times, costs_of, probes, times_from_json
 from specdec_runtime.schedule.policy import DEFAULT, SCHEDULES, Policy, policy_of, read_policy
@@ -46,6 +46,10 @@ def test_losses_are_bounded():
 
 def test_k_follows_the_acceptance():
     suite.check_following()
+
+
+def test_answers_that_end_early_cost_little():
+    suite.check_short_answers()
 
 
 def test_break_even_is_near_the_oracle():
@@ -354,7 +358,10 @@ def test_costs_from_times(split):
     assert costs.verify == pytest.approx({1: 2.0, 2: 2.5, 4: 3.0, 8: 4.0})
     draft = (costs.draft_step, costs.draft_read, costs.target_read, costs.accept)
     assert draft == pytest.approx((0.2, 0.7, 9.0, 0.05))
-    assert LiveCosts(costs).time(Choice(MODEL, 3, 4)) == pytest.approx(1.0 + 4 * (0.6 + 3.0) + 3 * 0.05)
+    again = AGAIN * costs.outside  # the host's work for each round after the first
+    assert LiveCosts(costs).time(Choice(MODEL, 3, 4)) == pytest.approx(
+        1.0 + 4 * (0.6 + 3.0) + 3 * (0.05 + again)
+    )
     assert (costs.sync, costs.outside) == pytest.approx((1.0, 1.0 if split else 0.25))
     assert json.loads(json.dumps(costs.json()))["verify"]["8"] == pytest.approx(4.0)
 

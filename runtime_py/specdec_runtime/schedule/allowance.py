@@ -3,15 +3,15 @@
 In tokens' worth of plain decoding. It holds at most FULL, gains RATE with every committed token and whatever a cycle saves, and
 loses whatever a cycle costs more than plain decoding of the tokens that it committed. Once, it also gets SHARE of what the target
 needed for the prompt, for the draft has to read it too. A cycle is allowed only while its worst outcome (every draft rejected) does
-not overdraw it. So over any stretch of n tokens speculation costs at most FULL + RATE * n tokens' worth more than plain: 6.85
+not overdraw it. So over any stretch of n tokens speculation costs at most FULL + RATE * n tokens' worth more than plain: 7.0
 over 256, which is 2.7 % (and of the prompt's time SHARE). The bound holds for the costs that the schedule knows; it does not know
 what the device does between two measurements.
 """
 
 from __future__ import annotations
 
-FULL = 4.8
-RATE = 0.008
+FULL = 5.2
+RATE = 0.007
 SHARE = 0.03  # of plain decoding, over HORIZON tokens: what FULL and RATE keep
 HORIZON = 256
 

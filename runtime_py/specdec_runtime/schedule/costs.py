@@ -1,8 +1,9 @@
 """What passes cost on one device, in milliseconds: measured at load, refined by the times of submits while a request runs.
 
 Knows no clock: times come in. Formulas (F5): n plain steps cost S + n * tv(1), drafting k of them by the model
-S + R * (k * td + tv(k + 1)) for R rounds and R - 1 times ta (the device accepts a round and goes on), by lookup S + tv(k + 1); each
-chunk that brings the draft's KV up to date adds draft_read. A further round's first step has two rows, and costs what one does.
+S + R * (k * td + tv(k + 1)) for R rounds and R - 1 times ta (the device accepts a round and goes on) and AGAIN of the host's part
+of S (it judges and commits one round after the other), by lookup S + tv(k + 1); each chunk that brings the draft's KV up to date
+adds draft_read. A further round's first step has two rows, and costs what one does.
 Invariants: every cost is finite and above 0; a verify pass of some rows costs what the narrowest program that holds them does.
 """
 
@@ -18,6 +19,7 @@ from specdec_runtime.plan.schema import MAX_ROWS, Model, Plan
 
 # how far one submit moves the costs of its parts, and all others with them, towards its time
 PULL, PULL_ALL = 0.2, 0.12
+AGAIN = 0.2  # of the host's work for a submit, which each further round in it takes again
 OUTLIER = 2.0  # a submit that took longer or shorter by this factor counts as this factor
 
 
@@ -81,6 +83,7 @@ class LiveCosts:
 
     def __init__(self, costs: Costs) -> None:
         self._first = costs
+        self._again = AGAIN * costs.outside
         self._scale: dict[str | int, float] = dict.fromkeys((*_PARTS, *costs.verify), 1.0)
         widths = sorted(costs.verify)
         self._width = [next(w for w in widths if w >= rows) for rows in range(widths[-1] + 1)]  # by rows
@@ -103,8 +106,12 @@ class LiveCosts:
         verify = self._verify[k + 1]
         if source != MODEL:
             return self.sync + verify
-        passes = rounds * (k * self._step + verify) + (rounds - 1) * self._accept
+        passes = rounds * (k * self._step + verify) + (rounds - 1) * (self._accept + self._again)
         return self.sync + passes + (self.reading(lag) if lag > 2 else 0.0)
+
+    def host(self, choice: Choice) -> float:
+        """The part of it that Readback.ms does not contain."""
+        return self._first.outside + (choice.rounds - 1) * self._again
 
     def reading(self, lag: int) -> float:
         """Chunks that end at multiples of the prefill's width, until two tokens or fewer are left."""
@@ -115,7 +122,7 @@ class LiveCosts:
         if not (math.isfinite(ms) and ms > 0):
             return
         chunks = self.reading(lag) if choice.source == MODEL and self._first.chunks_in_ms else 0.0
-        expected = max(self.time(choice) + chunks - self._first.outside, 1e-6)
+        expected = max(self.time(choice) + chunks - self.host(choice), 1e-6)
         ratio = min(OUTLIER, max(1 / OUTLIER, ms / expected))
         rest = 1 - chunks / expected  # the more of it chunks took, the less it says of all else
         own, other = 1 + pull * rest * (ratio - 1), 1 + PULL_ALL * rest * (ratio - 1)
