@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { WatchedDevice } from "../../web/executor/device.js";
-import { ContractError, DeviceFault } from "../../web/executor/faults.js";
+import { ArtifactError, ContractError, DeviceFault } from "../../web/executor/faults.js";
 import { WebGpuExecutor } from "../../web/executor/webgpu.js";
 
 globalThis.GPUBufferUsage ??= { MAP_READ: 1, COPY_DST: 2, STORAGE: 4, COPY_SRC: 8, QUERY_RESOLVE: 16 };
@@ -192,5 +192,83 @@ test("a long submit goes over in even parts, every dispatch once and in order, a
     assert.deepEqual(ran.flat(), [...groups, "read"]);
     const sizes = ran.map((one) => one.filter((each) => each !== "read").length);
     assert.ok(Math.max(...sizes) - Math.min(...sizes) < parts + 1 && sizes.every((size) => size > 0), String(sizes));
+  }
+});
+
+/** A target of three programs over three kernels; "kernels.wgsl" is their texts, a byte each. */
+const KERNEL = { entry: "main", bindings: [0], args: [{ access: "read_write" }] };
+const COMPILED = {
+  ...TARGET,
+  kernels: [0, 1, 2].map((at) => ({ ...KERNEL, name: `kernel ${at}`, source: [at, 1] })),
+  programs: [["plain", [0, 1]], ["filter", [0, 2]], ["spare", [2]]].map(([name, used]) => ({
+    name,
+    dispatches: used.map((kernel) => ({ kernel, tensors: [0], grid: [1, 1, 1] })),
+  })),
+};
+globalThis.GPUShaderStage ??= { COMPUTE: 4 };
+
+/** An executor that has compiled what it compiles at load, and the names of all that its device compiled and bound. */
+async function compiledOn(software, wrong = "") {
+  const { device } = executorOn(software);
+  const did = [];
+  const found = { type: "error", lineNum: 3, message: "unresolved value 'x'" };
+  const scopes = [];
+  Object.assign(device, {
+    pushErrorScope: () => scopes.push(null),
+    popErrorScope: async () => scopes.pop(),
+    createShaderModule: ({ label, code }) => {
+      did.push(`text ${code}`);
+      if (label === wrong) scopes[scopes.length - 1] = new Error("invalid");
+      return { label, getCompilationInfo: async () => ({ messages: label === wrong ? [found] : [] }) };
+    },
+    createBindGroupLayout: () => ({}),
+    createPipelineLayout: () => ({}),
+    createComputePipelineAsync: async ({ label }) => {
+      if (label === wrong) throw new Error("invalid");
+      did.push(label);
+      return {};
+    },
+    createBindGroup: ({ label }) => did.push(`group of ${label}`),
+  });
+  const adapter = { info: { vendor: software ? "swiftshader" : "maker" } };
+  const executor = new WebGpuExecutor(new WatchedDevice(device, adapter, false), COMPILED, new TextEncoder().encode("abc"));
+  executor.buffers = [device.createBuffer({ size: 32 })];
+  const told = [];
+  await executor.ready((done, total) => told.push(`${done}/${total}`));
+  return { device, executor, did, told };
+}
+
+test("a GPU's programs are compiled at load, each kernel once", async () => {
+  const { did, told, executor } = await compiledOn(false);
+  assert.deepEqual(did.filter((what) => what.startsWith("kernel")).sort(), ["kernel 0", "kernel 1", "kernel 2"]);
+  assert.equal(did.filter((what) => what.startsWith("group")).length, 3);
+  assert.deepEqual(told, ["1/3", "2/3", "3/3"]);
+  await executor.make(["plain", "filter"]);
+  assert.equal(did.length, 9, "nothing is made twice");
+});
+
+test("a software adapter's programs are compiled when they are first called, and their text is checked at load", async () => {
+  const { device, did, told, executor } = await compiledOn(true);
+  assert.deepEqual(did, ["text a", "text b", "text c"]);
+  assert.deepEqual(told, ["1/3", "2/3", "3/3"]);
+  for (const [call, made] of [["plain", ["kernel 0", "kernel 1"]], ["filter", ["kernel 2"]], ["plain", []]]) {
+    did.length = 0;
+    const answer = executor.submit({ kind: "verify", writes: [], calls: [call], reads: [] });
+    await state(answer);
+    device.work.pop().resolve();
+    await answer;
+    assert.deepEqual(did.filter((what) => what.startsWith("kernel")), made);
+  }
+  const unknown = executor.submit({ kind: "verify", writes: [], calls: ["none"], reads: [] });
+  await assert.rejects(unknown, ContractError);
+});
+
+test("a kernel whose text is wrong is named at load, on every adapter", async () => {
+  for (const software of [false, true]) {
+    await assert.rejects(compiledOn(software, "kernel 2"), (error) => {
+      assert.ok(error instanceof ArtifactError);
+      assert.equal(error.where, "kernel 2, line 3");
+      return true;
+    });
   }
 });

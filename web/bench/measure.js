@@ -121,6 +121,7 @@ export async function measurePasses(executor, plan, options) {
   for (const program of executor.target.programs) {
     if (program.name.includes("score")) continue;
     prepare(executor, plan, options.start, program.width);
+    await executor.make([program.name]);
     const ms = await slope(executor, (pass) => executor.encode(pass, program.name), options.repeats, options.tries);
     rows.push({
       program: program.name,
@@ -170,6 +171,7 @@ export async function measureKernels(executor, plan, options, choice) {
   for (const program of executor.target.programs) {
     if (!choice.programs.test(program.name)) continue;
     prepare(executor, plan, options.start, program.width);
+    await executor.make([program.name]);
     const dispatches = executor.programs.get(program.name) ?? [];
     for (const kernel of new Set(program.dispatches.map((each) => each.kernel))) {
       if (!choice.kernels.test(executor.target.kernels[kernel].name)) continue;
@@ -215,6 +217,7 @@ const POKES = {
  */
 export async function measureStep(executor, plan, options) {
   prepare(executor, plan, options.start, 1);
+  await executor.make(["target.verify_1"]);
   const { device, buffers } = executor;
   const all = executor.programs.get("target.verify_1") ?? [];
   const staging = executor.stagingOf(256);

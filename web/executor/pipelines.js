@@ -1,7 +1,7 @@
 // Kernels to pipelines, programs to lists of dispatches: everything WebGPU needs made once, before the first token.
 //
-// Does not know: buffers' contents, submits. Invariants: pipelines are compiled asynchronously and together; a WGSL
-// error names the kernel and the line; a bind group is made once for each (kernel, tensors) pair.
+// Does not know: buffers' contents, submits, when a program is needed. Invariants: pipelines are compiled asynchronously and together; a WGSL
+// error names the kernel and the line; a pipeline is made once, a bind group once for each (kernel, tensors) pair.
 
 import { ArtifactError, DeviceFault } from "./faults.js";
 import { withDot } from "./dot.js";
@@ -47,37 +47,110 @@ async function compileFailed(kernel, shader, thrown) {
   throw new DeviceFault(`the GPU did not accept the kernel: ${why}`, kernel.name, "Choose the WASM backend");
 }
 
-/**
- * @param {WatchedDevice} watched @param {PlanTarget} target @param {Uint8Array} module the bytes of kernels.wgsl
- * @param {(done: number, total: number) => void} onProgress
- * @returns {Promise<Compiled[]>} by kernel index
- */
-export async function compileKernels(watched, target, module, onProgress) {
-  const { device } = watched;
-  /** @type {Map<string, GPUShaderModule>} */
-  const shaders = new Map();
-  let done = 0;
-  const compileOne = async (/** @type {PlanKernel} */ kernel) => {
+/** The kernels and programs of a target, each made once. */
+export class Programs {
+  /** @param {WatchedDevice} watched @param {PlanTarget} target @param {Uint8Array} module the bytes of kernels.wgsl @param {GPUBuffer[]} buffers */
+  constructor(watched, target, module, buffers) {
+    this.watched = watched;
+    this.target = target;
+    this.module = module;
+    this.buffers = buffers;
+    /** By their place in the module. @type {Map<string, GPUShaderModule>} */
+    this.shaders = new Map();
+    /** By kernel index. @type {Map<number, Promise<Compiled>>} */
+    this.kernels = new Map();
+    /** @type {Map<string, GPUBindGroup>} */
+    this.groups = new Map();
+  }
+
+  /** @param {PlanKernel} kernel @returns {GPUShaderModule} */
+  shaderOf(kernel) {
     const key = kernel.source.join();
-    const code = withDot(sourceText(kernel, module), watched.dot);
+    const found = this.shaders.get(key);
+    if (found) return found;
+    const code = withDot(sourceText(kernel, this.module), this.watched.dot);
+    const shader = this.watched.device.createShaderModule({ label: kernel.name, code });
+    this.shaders.set(key, shader);
+    return shader;
+  }
+
+  /** @param {PlanKernel} kernel @returns {Promise<Compiled>} */
+  async compile(kernel) {
+    const { device } = this.watched;
     device.pushErrorScope("validation"); // what is wrong here shows again, with a reason, in the pipeline's promise
-    const shader = shaders.get(key) ?? device.createShaderModule({ label: kernel.name, code });
-    shaders.set(key, shader);
+    const module = this.shaderOf(kernel);
     const layout = bindGroupLayout(kernel, device);
     const pipelineLayout = device.createPipelineLayout({ bindGroupLayouts: [layout] });
     device.popErrorScope().catch(() => {});
-    const compute = { module: shader, entryPoint: kernel.entry };
+    const compute = { module, entryPoint: kernel.entry };
     try {
       const pipeline = await device.createComputePipelineAsync({ label: kernel.name, layout: pipelineLayout, compute });
-      onProgress(++done, target.kernels.length);
       return { layout, pipeline };
     } catch (error) {
-      return compileFailed(kernel, shader, error);
+      return compileFailed(kernel, module, error);
     }
-  };
-  const all = Promise.all(target.kernels.map(compileOne));
-  const limit = watched.adapter.software ? SOFTWARE_COMPILE_MS : COMPILE_MS;
-  return watched.answer(all, limit, "kernel compilation");
+  }
+
+  /**
+   * Whether the WGSL of every kernel is valid, without making a pipeline of it. ArtifactError names what is not.
+   * @param {(done: number, total: number) => void} onProgress
+   */
+  async check(onProgress) {
+    const { kernels } = this.target;
+    for (const [at, kernel] of kernels.entries()) {
+      this.watched.device.pushErrorScope("validation");
+      const shader = this.shaderOf(kernel);
+      const error = await this.watched.answer(this.watched.device.popErrorScope(), COMPILE_MS, "kernel check");
+      if (error) await compileFailed(kernel, shader, error);
+      onProgress(at + 1, kernels.length);
+    }
+  }
+
+  /**
+   * Compile what these programs need and is not there yet.
+   * @param {string[]} names @param {(done: number, total: number) => void} onProgress
+   * @returns {Promise<[string, Dispatch[]][]>}
+   */
+  async make(names, onProgress) {
+    const programs = this.target.programs.filter(({ name }) => names.includes(name));
+    const needed = [...new Set(programs.flatMap(({ dispatches }) => dispatches.map(({ kernel }) => kernel)))];
+    let done = 0;
+    const compileOne = async (/** @type {number} */ index) => {
+      const compiled = this.kernels.get(index) ?? this.compile(this.target.kernels[index]);
+      this.kernels.set(index, compiled);
+      const made = await compiled;
+      onProgress(++done, needed.length);
+      return /** @type {[number, Compiled]} */ ([index, made]);
+    };
+    const limit = this.watched.adapter.software ? SOFTWARE_COMPILE_MS : COMPILE_MS;
+    const kernels = new Map(await this.watched.answer(Promise.all(needed.map(compileOne)), limit, "kernel compilation"));
+    return this.watched.checked("bind groups", () => programs.map(({ name, dispatches }) => [name, this.listOf(dispatches, kernels)]));
+  }
+
+  /** @param {PlanTarget["programs"][number]["dispatches"]} dispatches @param {Map<number, Compiled>} kernels @returns {Dispatch[]} */
+  listOf(dispatches, kernels) {
+    return dispatches.map(({ kernel, tensors, grid }) => {
+      const { layout, pipeline } = /** @type {Compiled} */ (kernels.get(kernel));
+      return { pipeline, group: this.groupOf(kernel, tensors, layout), grid };
+    });
+  }
+
+  /** @param {number} index @param {number[]} tensors @param {GPUBindGroupLayout} layout @returns {GPUBindGroup} */
+  groupOf(index, tensors, layout) {
+    const key = `${index}:${tensors.join()}`;
+    const found = this.groups.get(key);
+    if (found) return found;
+    const kernel = this.target.kernels[index];
+    checkAliasing(this.target, kernel, tensors);
+    const entries = kernel.bindings.map((arg, binding) => {
+      const tensor = this.target.tensors[tensors[arg]];
+      const size = alignUp(tensorBytes(tensor), 4);
+      return { binding, resource: { buffer: this.buffers[tensor.buffer], offset: tensor.offset, size } };
+    });
+    const group = this.watched.device.createBindGroup({ label: kernel.name, layout, entries });
+    this.groups.set(key, group);
+    return group;
+  }
 }
 
 /**
@@ -95,36 +168,4 @@ function checkAliasing(target, kernel, tensors) {
     }
     uses.set(buffer, mode);
   });
-}
-
-/**
- * @param {GPUDevice} device @param {PlanTarget} target @param {Compiled[]} kernels @param {GPUBuffer[]} buffers
- * @returns {Map<string, Dispatch[]>} by program name
- */
-export function buildPrograms(device, target, kernels, buffers) {
-  /** @type {Map<string, GPUBindGroup>} */
-  const groups = new Map();
-  const bindGroup = (/** @type {number} */ index, /** @type {number[]} */ tensors) => {
-    const key = `${index}:${tensors.join()}`;
-    const found = groups.get(key);
-    if (found) return found;
-    const kernel = target.kernels[index];
-    checkAliasing(target, kernel, tensors);
-    const entries = kernel.bindings.map((arg, binding) => {
-      const tensor = target.tensors[tensors[arg]];
-      const size = alignUp(tensorBytes(tensor), 4);
-      return { binding, resource: { buffer: buffers[tensor.buffer], offset: tensor.offset, size } };
-    });
-    const group = device.createBindGroup({ label: kernel.name, layout: kernels[index].layout, entries });
-    groups.set(key, group);
-    return group;
-  };
-  return new Map(
-    target.programs.map((program) => [
-      program.name,
-      program.dispatches.map(({ kernel, tensors, grid }) => {
-        return { pipeline: kernels[kernel].pipeline, group: bindGroup(kernel, tensors), grid };
-      }),
-    ]),
-  );
 }

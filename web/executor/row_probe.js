@@ -58,6 +58,7 @@ export class RowProbe {
   static async create(executor, model) {
     const probe = new RowProbe(executor, model);
     const code = await shaderText();
+    await executor.make([...model.widths.map((width) => `target.verify_${width}`), "target.prefill"]);
     await executor.watched.checked("self-test", () => probe.makeBuffers());
     await probe.makeGroups(code);
     probe.fill();

@@ -2,14 +2,14 @@
 // as soon as the one before it is done. While the device works, the commands of the next submit of the same kind are made.
 //
 // Does not know: what the kernels compute, who asks. Invariants: buffers, pipelines, bind groups and dispatch lists
-// are made once; a submit waits on the device for a bounded time and ends in values or a DeviceFault; at most two submits are on
-// the device, and a fault of one that ran ahead is thrown by whatever waits next; WebGPU zero-fills new buffers, so KV and
-// state begin as zeros.
+// are made once, before the first submit (on software adapters before the first that needs them); a submit waits on the device for a
+// bounded time and ends in values or a DeviceFault; at most two submits are on the device, and a fault of one that ran ahead is thrown by
+// whatever waits next; WebGPU zero-fills new buffers, so KV and state begin as zeros.
 
 import { CallTimer, MAX_TIMED_CALLS, stampedTimes, wholeTime } from "./call_timer.js";
 import { ContractError, DeviceFault } from "./faults.js";
 import { alignUp, hostRange, hostTensors, megabytes, memoryPlan, toNumbers } from "./layout.js";
-import { buildPrograms, compileKernels } from "./pipelines.js";
+import { Programs } from "./pipelines.js";
 import { WatchedDevice } from "./device.js";
 
 /** @typedef {import("./types.js").PlanTarget} PlanTarget */
@@ -44,6 +44,8 @@ export class WebGpuExecutor {
     this.buffers = [];
     /** @type {Map<string, import("./pipelines.js").Dispatch[]>} */
     this.programs = new Map();
+    /** @type {Programs | null} */
+    this.maker = null;
     /** @type {GPUBuffer | null} */
     this.staging = null;
     /** Commands of submits like those before, made while the device was busy. @type {Map<string, GPUCommandBuffer[]>} */
@@ -86,11 +88,23 @@ export class WebGpuExecutor {
     this.device.queue.writeBuffer(this.buffers[buffer], offset, space.buffer, 0, space.buffer.byteLength);
   }
 
-  /** @param {(done: number, total: number) => void} onProgress */
+  /**
+   * All is compiled before the first token, but on a software adapter: it takes a minute for all programs, so each is made when it is
+   * first called, and only their text is checked here.
+   * @param {(done: number, total: number) => void} onProgress
+   */
   async ready(onProgress) {
-    const kernels = await compileKernels(this.watched, this.target, this.module, onProgress);
-    const build = () => buildPrograms(this.device, this.target, kernels, this.buffers);
-    this.programs = await this.watched.checked("bind groups", build);
+    this.maker = new Programs(this.watched, this.target, this.module, this.buffers);
+    if (this.watched.adapter.software) await this.maker.check(onProgress);
+    else await this.make(this.target.programs.map(({ name }) => name), onProgress);
+  }
+
+  /** Those of the programs that are not there yet. @param {string[]} names @param {(done: number, total: number) => void} [onProgress] */
+  async make(names, onProgress = () => {}) {
+    const missing = names.filter((name) => !this.programs.has(name));
+    for (const [name, dispatches] of (await this.maker?.make(missing, onProgress)) ?? []) {
+      this.programs.set(name, dispatches);
+    }
   }
 
   /** @param {number} bytes @returns {GPUBuffer} the mappable buffer of readbacks, grown when needed */
@@ -185,6 +199,7 @@ export class WebGpuExecutor {
   /** @param {Submit} batch @returns {Promise<Readback>} */
   async submit(batch) {
     if (this.watched.fault) throw this.watched.fault;
+    if (!batch.calls.every((call) => this.programs.has(call))) await this.make(batch.calls);
     const runsAhead = this.mayRunAhead(batch);
     const started = performance.now();
     const { reads } = batch;
