@@ -20,6 +20,8 @@ from . import strata_predict
 from .browser import ADAPTERS, BrowserOptions
 from .json_file import read_json_file
 from .peers.cli import count, counts, names
+from .replay import ReplayRun, recorded
+from .schedule_sim import MACHINES
 from .strata import FOLDER, MOST_TOKENS, chosen_strata, read_strata
 from .strata_matrix import chosen_drafters, make_configs, page_config, read_configs, sampled
 from .strata_native import run_native
@@ -37,7 +39,16 @@ def add_command(commands: Any) -> None:
     strata.add_argument(
         "--show", dest="saved", type=Path, metavar="FILE", help="report a saved run: measure nothing"
     )
-    strata.add_argument("--backend", choices=("wasm", "webgpu", "native"), default="wasm")
+    strata.add_argument("--backend", choices=("wasm", "webgpu", "native", "replay"), default="wasm")
+    strata.add_argument(
+        "--answers", type=Path, metavar="FILE", help="of replay: recorded answers; made, natively, if missing"
+    )
+    strata.add_argument(
+        "--machine",
+        choices=MACHINES,
+        default="gpu, 8 rounds",
+        help="of replay: whose costs its times are made of",
+    )
     strata.add_argument("--adapter", choices=ADAPTERS, default="gpu", help="of webgpu")
     strata.add_argument("--threads", type=count, help="of wasm; left out: the machine's, up to 4")
     strata.add_argument("--drafters", type=names, help="comma-separated (default: all of the bundle's)")
@@ -106,7 +117,7 @@ def _saved(path: Path) -> dict[str, Any]:
 
 
 def _config(bundle: Bundle, args: argparse.Namespace, load: dict[str, Any]) -> dict[str, Any]:
-    steps = args.plain_steps or ([1, 8] if args.backend == "webgpu" else [1])
+    steps = args.plain_steps or ([1, 8] if args.backend in ("webgpu", "replay") else [1])
     if args.configs:
         configs = read_configs(args.configs)
     else:
@@ -124,11 +135,15 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
     load = {"backend": args.backend} | ({"threads": args.threads} if args.threads else {})
     config = _config(bundle, args, load)
     if args.pack:
-        if args.backend == "native":
-            raise RequestError("a page has no native backend", "--backend", "Pack for wasm or webgpu")
+        if args.backend in ("native", "replay"):
+            raise RequestError(
+                f"a page has no {args.backend} backend", "--backend", "Pack for wasm or webgpu"
+            )
         return pack_page(bundle, config, args.pack, args.part_mb)
     if args.backend == "native":
         raw = run_native(bundle, config, _progress)
+    elif args.backend == "replay":
+        raw = run_native(bundle, config, _progress, _replayed(bundle, config, args))
     else:
         adapter = args.adapter if args.backend == "webgpu" else "auto"
         raw = run_page(
@@ -136,6 +151,13 @@ def _run(args: argparse.Namespace) -> dict[str, Any]:
         )
     print(file=sys.stderr)
     return raw
+
+
+def _replayed(bundle: Bundle, config: dict[str, Any], args: argparse.Namespace) -> ReplayRun:
+    if args.answers is None:
+        raise RequestError("no recorded answers are named", "--answers", "Name a file: it is made if missing")
+    sampling = {"temperature": args.temperature, "seed": args.seed} if args.temperature else {}
+    return ReplayRun(bundle, recorded(args.answers, bundle, config, sampling, _progress), args.machine)
 
 
 def _progress(done: int, total: int) -> None:

@@ -6,7 +6,6 @@ those of the first configuration, and the first difference ends the run, with wh
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from specdec_runtime.decode.effects import Emit
 from specdec_runtime.faults import ContractError, SpecdecError, error_json
 
 from .native_run import NativeRun
+from .replay import ReplayRun
 from .strata_matrix import Config, references
 
 WARM_TOKENS = 8
@@ -54,21 +54,18 @@ class Tally:
 
 
 def _measure(
-    native: NativeRun, prompt: dict[str, Any], config: Config, tokens: int
+    native: NativeRun | ReplayRun, prompt: dict[str, Any], config: Config, tokens: int
 ) -> tuple[list[int], dict]:
     tally, first = Tally(), 0
-    first_ms, began = 0.0, time.perf_counter()
 
     def heard(emit: Emit) -> None:
-        nonlocal first, first_ms
-        if not first:
-            first, first_ms = len(emit.ids), (time.perf_counter() - began) * 1000
+        nonlocal first
+        first = first or len(emit.ids)
         tally.add(len(emit.ids), emit.num_drafted, emit.num_accepted)
 
     most = min(tokens, prompt["max_tokens"])
     request = {"prompt_ids": prompt["prompt_ids"], "max_tokens": most, **config["options"]}
     result = native.generate(request, on_emit=heard)
-    total_ms = (time.perf_counter() - began) * 1000
     timing = result["timing_ms"]
     return result["token_ids"], {
         "prompt": prompt["id"],
@@ -76,8 +73,8 @@ def _measure(
         "tokens": len(result["token_ids"]),
         "finish": result["finish_reason"],
         "first": first,
-        "first_ms": first_ms,
-        "total_ms": total_ms,
+        "first_ms": timing["first_token"],
+        "total_ms": timing["prefill"] + timing["decode"],
         "prefill_ms": timing["prefill"],
         "draft_ms": timing["draft"],
         "verify_ms": timing["verify"],
@@ -98,10 +95,13 @@ def check_equal(prompt: str, name: str, ids: list[int], plain: str, expected: li
 
 
 def run_native(
-    bundle: Bundle, config: dict[str, Any], told: Callable[[int, int], None], opener: Any = None
+    bundle: Bundle,
+    config: dict[str, Any],
+    told: Callable[[int, int], None],
+    replayed: ReplayRun | None = None,
 ) -> dict[str, Any]:
-    """The whole matrix on this CPU; Ctrl-C and a difference leave what there is, marked partial."""
-    with NativeRun.open(bundle.folder, opener) as native:
+    """The whole matrix on this CPU, or replayed; Ctrl-C and a difference leave what there is, marked partial."""
+    with replayed or NativeRun.open(bundle.folder) as native:
         outcome = {
             **{key: value for key, value in config.items() if key not in ("bundle", "load", "prompts")},
             "tokens": None,
@@ -128,7 +128,10 @@ def run_native(
 
 
 def _turns(
-    native: NativeRun, config: dict[str, Any], outcome: dict[str, Any], told: Callable[[int, int], None]
+    native: NativeRun | ReplayRun,
+    config: dict[str, Any],
+    outcome: dict[str, Any],
+    told: Callable[[int, int], None],
 ) -> None:
     configs, turns = config["configs"], turns_of(config["prompts"], config["pairs"])
     expected = references(configs)
