@@ -29,7 +29,7 @@ from specdec_runtime.schedule.policy import FILE as POLICY_FILE
 from specdec_runtime.schedule.registry import open_schedules
 
 from .native_run import NativeRun, OnEmit, given_fields
-from .schedule_sim import MACHINES, Machine
+from .schedule_sim import MACHINES, SHAPES, Machine
 
 FORMAT = "specdec-answers"
 DEPTHS = (7, 6, 5)  # drafts a round of the recorded runs
@@ -223,7 +223,7 @@ class ReplayRun:
 
     def __init__(self, bundle: Bundle, recording: Recording, machine_name: str) -> None:
         self._plan, self._recording = bundle.plan, recording
-        self._machine: Machine = MACHINES[machine_name]
+        self._machine: Machine = (MACHINES | SHAPES)[machine_name]
         policy = bundle.read(POLICY_FILE) if POLICY_FILE in bundle.files else None
         self.schedules = open_schedules(self._plan, policy_json=policy).with_costs(self._machine.costs, ANY)
         self._answers = {tuple(answer.prompt_ids): answer for answer in recording.answers}
