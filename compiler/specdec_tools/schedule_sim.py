@@ -133,7 +133,7 @@ def simulate(
     costs = LiveCosts(machine.costs)
     trace.ms = -(-PROMPT // machine.costs.target_chunk) * machine.costs.target_read
     while at < len(text):
-        remaining = (world.max_tokens or len(text)) - at
+        remaining = len(text) - at
         matched = text.matches[at]
         drafts = min(7, remaining - 1)
         view = View(

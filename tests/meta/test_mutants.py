@@ -754,12 +754,6 @@ def going_on_costs_nothing(patch):
 
 
 @schedule_mutant
-def answers_never_end(patch):
-    """As many rounds a submit as pay if no answer ended."""
-    patch.setattr(BreakEven, "_used", lambda self, tokens: tokens)
-
-
-@schedule_mutant
 def never_tried_again(patch):
     patch.setattr(BreakEven, "_try", lambda self, view, kinds: None)
 

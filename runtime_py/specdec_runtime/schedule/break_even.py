@@ -9,7 +9,6 @@ model is to draft, and its time counts against coming back. Knows counts and tim
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ FIRST_WAIT, MAX_WAIT = 4, 24  # committed tokens between two trials of a source 
 HORIZON = 64  # tokens over which reading a stale draft KV, or a trial, must pay for itself
 CHANCE = 0.25  # that a source tried again is as good as its high quantile
 ROUNDS = (1, 2, 4, 6, 8)
-FIRST_AGE = 24  # tokens
 BASELINE = 64  # committed tokens after which a plain step shows again what plain decoding takes
 BASELINE_PULL = 0.5
 OFFER_PULL = 0.05
@@ -91,9 +89,7 @@ class BreakEven:
         self._offers = 0.0  # share of cycles in which lookup matched and paid, and what it saved then
         self._saving_ms = 0.0
         self._unseen = 0  # committed tokens since the last plain step
-        self._answered = 0  # committed tokens of this answer
         self._plain_ms = 1.0  # a token of plain decoding
-        self._pace = 1.0  # the same by the tokens that come before the answer's end
         self._max_rounds = 1
 
     def choose(self, view: View) -> Choice:
@@ -117,7 +113,6 @@ class BreakEven:
         choice = done.choice
         self._costs.ran(choice, done.ms, done.lag, BASELINE_PULL if self._unseen >= BASELINE else PULL)
         self._unseen = self._unseen + done.num_committed if choice.source else 0
-        self._answered += done.num_committed
         spent = self._costs.time(choice, done.lag)
         self._bucket.settle(done.num_committed, spent / self._plain_ms)
         for source in self._sources.values():
@@ -134,7 +129,7 @@ class BreakEven:
         if trial is not None:
             rate = self._mean_rate(source, choice.source or MODEL)
             stood = all(accepted == evaluated for accepted, evaluated in done.rounds)
-            trial.tried(stood or rate * self._pace > 1)
+            trial.tried(stood or rate * self._plain_ms > 1)
 
     @property
     def _bucket(self) -> Allowance:
@@ -159,25 +154,20 @@ class BreakEven:
         self._seen_len = view.ngram_len
         steps = max(1, min(view.max_steps, view.remaining))
         full = Choice(steps=steps)
-        ms, tokens = self._costs.time(full), self._used(steps)
-        self._plain_ms, self._pace = ms / steps, ms / tokens
+        ms = self._costs.time(full)
+        self._plain_ms = ms / steps
         one = self._offers * self._saving_ms > self._costs.sync and self._may_step_once()
-        return Action(Choice() if one else full, tokens, ms)
+        return Action(Choice() if one else full, steps, ms)
 
     def _may_step_once(self) -> bool:
         """A plain step that has a submit to itself costs more than its share of one that holds several: the allowance covers it."""
         return self._bucket.allows(self._costs.time(Choice()) / self._plain_ms - 1)
 
-    def _used(self, tokens: float) -> float:
-        """Of that many tokens, how many come before the answer's end, where nothing is known of it but how long it is already."""
-        age = self._answered + FIRST_AGE
-        return age * math.log1p(tokens / age)
-
     def _mean_rate(self, source: Source, kind: str) -> float:
         """The best of any action, by the mean."""
         means = source.belief.means()
         return max(
-            self._used(choice.rounds * means[choice.k]) / self._costs.time(choice)
+            choice.rounds * means[choice.k] / self._costs.time(choice)
             for choice in _choices(kind, self._k, self._max_rounds)
         )
 
@@ -243,7 +233,7 @@ class BreakEven:
         for choice in self._choices(view, kind):
             ms, rounds = self._costs.time(choice), choice.rounds
             if self._bucket.allows((ms + reading) / self._plain_ms - min(rounds, remaining)):
-                found.append(Action(choice, self._used(min(rounds * tokens[choice.k], remaining)), ms))
+                found.append(Action(choice, min(rounds * tokens[choice.k], remaining), ms))
         return found
 
     def _try(self, view: View, kinds: list[str]) -> Choice | None:
@@ -260,13 +250,13 @@ class BreakEven:
             ]
             if hopeful:
                 self._trial = source
-                return min(hopeful, key=lambda action: action.ms - action.tokens * self._pace).choice
+                return min(hopeful, key=lambda action: action.ms - action.tokens * self._plain_ms).choice
             source.wait = FIRST_WAIT  # until then little can change
         return None
 
     def _hopeful(self, source: Source, action: Action, reading: float, remaining: int) -> bool:
         """Whether what the source may turn out to be worth is more than finding out costs: the draft's reading, and what is lost."""
-        best_tokens = self._used(action.choice.rounds * source.belief.high[action.choice.k])
-        gain = (self._pace - action.ms / best_tokens) * min(remaining, HORIZON)
-        loss = max(0.0, action.ms - action.tokens * self._pace)
+        best_tokens = action.choice.rounds * source.belief.high[action.choice.k]
+        gain = (self._plain_ms - action.ms / best_tokens) * min(remaining, HORIZON)
+        loss = max(0.0, action.ms - action.tokens * self._plain_ms)
         return CHANCE * gain > reading + loss
