@@ -21,7 +21,7 @@ from .browser import ADAPTERS, BrowserOptions
 from .json_file import read_json_file
 from .peers.cli import count, counts, names
 from .replay import ReplayRun, recorded
-from .schedule_sim import MACHINES
+from .schedule_sim import MACHINES, SHAPES
 from .strata import FOLDER, MOST_TOKENS, chosen_strata, read_strata
 from .strata_matrix import chosen_drafters, make_configs, page_config, read_configs, sampled
 from .strata_native import run_native
@@ -45,7 +45,7 @@ def add_command(commands: Any) -> None:
     )
     strata.add_argument(
         "--machine",
-        choices=MACHINES,
+        choices=[*MACHINES, *SHAPES],
         default="gpu, 8 rounds",
         help="of replay: whose costs its times are made of",
     )

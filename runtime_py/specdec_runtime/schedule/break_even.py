@@ -24,10 +24,11 @@ STICKY = 0.02  # by which another action must beat the one before, so that noise
 FIRST_WAIT, MAX_WAIT = 4, 24  # committed tokens between two trials of a source that is off
 HORIZON = 64  # tokens over which reading a stale draft KV, or a trial, must pay for itself
 CHANCE = 0.25  # that a source tried again is as good as its high quantile
+STALE = 0.01  # by which a further round of a submit is worth less than the one before: nothing is learned between them
 ROUNDS = (1, 2, 4, 6, 8)
 BASELINE = 64  # committed tokens after which a plain step shows again what plain decoding takes
 BASELINE_PULL = 0.5
-OFFER_PULL = 0.05
+OFFER_PULL = 0.2
 
 
 class Source:
@@ -215,7 +216,9 @@ class BreakEven:
                 return None
         best, most = None, 0.0
         for action in self._allowed(view, kind, source.belief.means(), reading):
-            worth = action.tokens / action.ms * (1 + STICKY * (action.choice == self._last))
+            further = action.choice.rounds - 1  # after each of them a lookup is forgone
+            worth = action.tokens / (action.ms + further * self._offers * self._saving_ms)
+            worth *= (1 - STALE * further / 2) * (1 + STICKY * (action.choice == self._last))
             if worth > most:
                 best, most = action, worth
         if best is None:  # the allowance is spent: from now on trials show whether better text comes
