@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from specdec_runtime.bundle import Bundle, open_bundle
 from specdec_runtime.decode.choice import Schedule
 from specdec_runtime.decode.effects import Constrain
 from specdec_runtime.decode.grammar import Matcher
+from specdec_runtime.decode.interfaces import Drafter
 from specdec_runtime.decode.programs import ANY, Programs
 from specdec_runtime.decode.request import Request
 from specdec_runtime.decode.round import decode
@@ -40,7 +42,7 @@ class Native:
         self,
         prompt_ids: list[int],
         max_tokens: int,
-        drafter: str = "off",
+        drafter: str | Drafter = "off",
         k: int = 0,
         *,
         steps: int = 1,
@@ -59,7 +61,8 @@ class Native:
         request = Request(
             prompt_ids, max_tokens, k, eos_ids, steps, rounds, sampling, stop, logprobs, grammar=grammar
         )
-        effects = decode(plan, request, make_drafter(drafter, plan), programs, schedule, self.held, tokens)
+        drafts = make_drafter(drafter, plan) if isinstance(drafter, str) else drafter
+        effects = decode(plan, request, drafts, programs, schedule, self.held, tokens)
         return drive.run(effects, self.backend, matchers=self._open_matcher)
 
     def _open_matcher(self, asked: Constrain) -> Matcher:
@@ -67,7 +70,7 @@ class Native:
             self._matchers = Matchers(self.text.byte_map)
         return self._matchers(asked)
 
-    @property
+    @cached_property
     def text(self) -> BundleText:
         plan = self.bundle.plan
         return BundleText.open(self.bundle, plan.text, plan.ids.chat_template is not None)

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 from grammar_schemas import check, schemas
+from json_grammars import SCHEMAS, grammar_of
 from runs import Native, check_books, random_prompt, vocab_for
 from specdec_runtime.decode.sampling import Sampling
 from specdec_runtime.faults import RequestError
+from specdec_runtime.grammars import lowered
+from specdec_tools.strata import read_strata
 
 MAX_TOKENS = 60
 WAYS = [("off", 4), ("ngram", 3), ("model", 1), ("model", 3), ("chain", 7)]
@@ -91,6 +94,12 @@ def test_forced_tokens_cost_no_pass_of_their_own(natives: list[Native]) -> None:
 def test_what_the_engine_cannot_read_is_a_request_error(natives: list[Native], grammar: str) -> None:
     with pytest.raises(RequestError, match="cannot be read"):
         natives[0].run([1, 2], 4, grammar={"type": "ebnf", "grammar": grammar})
+
+
+def test_every_prompt_of_the_json_stratum_has_a_grammar() -> None:
+    """Those that forced_on_model.py asks with."""
+    assert [*SCHEMAS] == [prompt.id for prompt in read_strata(names=["json"])]
+    assert all(lowered(grammar_of(prompt)) for prompt in SCHEMAS)
 
 
 def test_the_engine_lives_beside_the_compiler(tmp_path: Path) -> None:
