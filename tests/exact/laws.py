@@ -1,8 +1,7 @@
-"""Sampled sequences against their distribution: the ways that are tried, the distribution enumerated in float64, the chi-square test.
+"""Sampled sequences and their distribution: the ways that are tried, how many sequences each, and the law enumerated in float64.
 
 Knows no device: a rig tells the target's logits after a prefix, and draws. The processors are written once more here, from
-docs/sampling.md. Invariants: no two sequences of a run have the same seed, whatever their way and device; a cell of a test expects
-EXPECTED sequences at least.
+docs/sampling.md. Invariant: no two sequences of a run have the same seed, whatever their way and device.
 """
 
 from __future__ import annotations
@@ -10,17 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import erfc, exp, lgamma, log, sqrt
+from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
+from chi_square import Run
 
 PROMPT = [7, 40, 7, 40]  # its end was there before: an n-gram drafts, and ids that may come
 VOCAB, TINY_SEED = 301, 4
 COUNTS = {"native": (10_000, 2_000), "wasm": (2_000, 300), "webgpu": (500, 60)}  # sequences a way: all, CI
 # the total variation that the test of a way finds, nine times of ten, at those counts
 SEEN = {"native": (0.075, 0.12), "wasm": (0.1, 0.22), "webgpu": (0.16, 0.42)}
-EXPECTED = 5.0
+# and that of all ways over few ids together
+SEEN_TOGETHER = {"native": (0.015, 0.03), "wasm": (0.03, 0.07), "webgpu": (0.06, 0.21)}
 CHANCE = 0.001  # that right code fails in a whole run: over all its tests (Bonferroni)
 ALLOWED = [7, 40, 111, 260]
 FEW, FILTERED, ALL, ALL_FILTERED = "few ids", "few ids, filtered", "all ids", "all ids, filtered"
@@ -39,9 +40,6 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     ALL: {"temperature": 1.0},
     ALL_FILTERED: {"temperature": 1.2, "repetition_penalty": 1.2, "bad_words": [[107, 27]], "top_p": 0.8},
 }
-
-Run = tuple[int, ...]
-Law = Mapping[Run, float]
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ NATIVE_WAYS = [
     Way("reject", "model", 3, 1, ALL_FILTERED, 4, 2),
     Way("block", "model", 2, 2, ALL_FILTERED, 6, 2),
 ]
-WEBGPU_WAYS = [  # software that takes a tenth of a second for a submit: short ones; the first of them in CI
+WEBGPU_WAYS = [  # software that takes a tenth of a second for a submit: short ones
     Way("coupled", "off", max_tokens=2, length=2),
     Way("coupled", "chain", 1, max_tokens=3, length=2),
     Way("reject", "model", 2, max_tokens=3, length=2),
@@ -110,6 +108,14 @@ WEBGPU_WAYS = [  # software that takes a tenth of a second for a submit: short o
     Way("reject", "model", 2, 1, FILTERED, max_tokens=3, length=2),
     Way("block", "model", 1, 2, max_tokens=3, length=2),
 ]
+BACKENDS = {"native": NATIVE_WAYS, "wasm": WAYS, "webgpu": WEBGPU_WAYS}
+NUM_CI_WAYS = {"webgpu": 4}
+
+
+def asked(backend: str, everything: bool) -> tuple[list[Way], int]:
+    """The ways that are tried, and how many sequences each."""
+    ways, (full, subset) = BACKENDS[backend], COUNTS[backend]
+    return (ways, full) if everything else (ways[: NUM_CI_WAYS.get(backend)], subset)
 
 
 def kinds(ways: Iterable[Way]) -> list[tuple[str, int]]:
@@ -117,7 +123,7 @@ def kinds(ways: Iterable[Way]) -> list[tuple[str, int]]:
     return list(dict.fromkeys(way.law for way in ways))
 
 
-NUM_TESTS = sum(len(ways) + len(kinds(ways)) for ways in (NATIVE_WAYS, WAYS, WEBGPU_WAYS))
+NUM_TESTS = sum(len(ways) + len(kinds(ways)) for ways in BACKENDS.values())
 LIMIT = CHANCE / NUM_TESTS  # of a p-value, in CI too
 
 
@@ -174,7 +180,7 @@ def _top_p(z: np.ndarray, p: float) -> float:
     return float(largest[int(np.argmax(mass >= p * mass[-1]))]) if p < 1 else -np.inf
 
 
-# --- what was drawn, and the test ------------------------------------------------------------------------------------------
+# --- what was drawn ------------------------------------------------------------------------------------------------------
 
 
 class Drawn(NamedTuple):
@@ -216,68 +222,3 @@ def check_way(way: Way, drawn: Drawn) -> None:
     sources = ("model", "ngram") if way.drafter == "chain" else (way.drafter,)
     assert all(of_model[source] >= count / 3 for source in sources), (str(way), drawn.choices)
     assert of_model["rounds"] >= (count / 3 if way.rounds > 1 and "model" in sources else 0), str(way)
-
-
-class Fit(NamedTuple):
-    """A chi-square, and how likely one as large is where the sequences follow the law."""
-
-    statistic: float
-    freedom: int
-    p: float
-
-    def __str__(self) -> str:
-        return f"chi-square {self.statistic:.1f} of {self.freedom}, p {self.p:.2g}"
-
-
-def fit(counts: Mapping[Run, int], law: Law) -> Fit:
-    """A sequence of probability 0 that came is infinitely wrong."""
-    if not counts.keys() <= law.keys():
-        return Fit(float("inf"), 1, 0.0)
-    total = sum(counts.values())
-    observed, wanted = np.array([(counts.get(run, 0), share * total) for run, share in law.items()]).T
-    observed, wanted = pooled(observed, wanted)
-    statistic = float(((observed - wanted) ** 2 / wanted).sum())
-    return Fit(statistic, len(wanted) - 1, tail(statistic, len(wanted) - 1))
-
-
-def pooled(observed: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All cells of small expectation as one; where even that is small, it joins the least of the others."""
-    order = np.argsort(wanted)
-    observed, wanted = observed[order], wanted[order]
-    num = int((wanted < EXPECTED).sum())
-    if 0 < num < len(wanted) and wanted[:num].sum() < EXPECTED:
-        num += 1
-    if num:
-        observed, wanted = (np.append(each[num:], each[:num].sum()) for each in (observed, wanted))
-    return observed, wanted
-
-
-def tail(statistic: float, freedom: int) -> float:
-    """Of the chi-square law with a whole number of degrees of freedom."""
-    half = statistic / 2
-    if half <= 0:
-        return 1.0
-    odd = freedom % 2
-    steps = (j + odd / 2 for j in range(freedom // 2))
-    terms = (exp(j * log(half) - half - lgamma(j + 1)) for j in steps)
-    return min(1.0, sum(terms) + (erfc(sqrt(half)) if odd else 0.0))
-
-
-def tilted(law: Law, by: float) -> dict[Run, float]:
-    """A law whose total-variation distance is `by`, as hard to see as any: about half of it more by one factor, the rest less."""
-    runs, share, above = sorted(law, key=law.__getitem__), 0.0, set[Run]()
-    for run in reversed(runs):
-        if share + law[run] <= 0.5:
-            above.add(run)
-            share += law[run]
-    return {run: law[run] * (1 + by / share if run in above else 1 - by / (1 - share)) for run in runs}
-
-
-def told(law: Law, count: int, by: float, tries: int = 400) -> float:
-    """The share of samples of a law that far off which the test rejects."""
-    off = tilted(law, by)
-    drawn_from, wanted = np.array([(off[run] * count, share * count) for run, share in law.items()]).T
-    drawn_from, wanted = pooled(drawn_from, wanted)
-    samples = np.random.default_rng(1).multinomial(count, drawn_from / drawn_from.sum(), tries)
-    statistics = ((samples - wanted) ** 2 / wanted).sum(axis=1)
-    return float(np.mean([tail(each, len(wanted) - 1) < LIMIT for each in statistics]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from laws import PROMPT, Drawn, Run, Way, gather, law, seeds
+from chi_square import Run
+from laws import PROMPT, Drawn, Way, gather, law, seeds
 from runs import Native
 from specdec_runtime.decode.effects import Submit
 from specdec_runtime.decode.options import read_sampling
