@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from chi_square import Run
 
-PROMPT = [7, 40, 7, 40]  # its end was there before: an n-gram drafts, and ids that may come
+PROMPT = [7, 40, 40, 7, 40]  # its end was there before: an n-gram drafts, and first an id that often comes
 VOCAB, TINY_SEED = 301, 4
 COUNTS = {"native": (10_000, 2_000), "wasm": (2_000, 300), "webgpu": (500, 60)}  # sequences a way: all, CI
 # the total variation that the test of a way finds, nine times of ten, at those counts
@@ -211,14 +211,14 @@ def together(drawn: Iterable[Drawn]) -> Counter[Run]:
 
 def check_way(way: Way, drawn: Drawn) -> None:
     """The sequences were made as the way says: drafts stood and fell, by each of its drafters, in rounds."""
-    count, of_model = drawn.counts.total(), Counter[str]()
+    count, found = drawn.counts.total(), Counter[str]()
     if way.drafter == "off":
         assert drawn.num_evaluated == 0
         return
     assert count / 20 < drawn.num_accepted < drawn.num_evaluated - count / 20, (str(way), drawn)
     for label, number in drawn.choices.items():
-        of_model[label.split()[0]] += number
-        of_model["rounds"] += number * ("rounds)" in label)
+        found[label.split()[0]] += number
+        found["rounds"] += number * ("rounds)" in label)
     sources = ("model", "ngram") if way.drafter == "chain" else (way.drafter,)
-    assert all(of_model[source] >= count / 3 for source in sources), (str(way), drawn.choices)
-    assert of_model["rounds"] >= (count / 3 if way.rounds > 1 and "model" in sources else 0), str(way)
+    assert all(found[source] > count / 20 for source in sources), (str(way), drawn.choices)
+    assert found["rounds"] >= (count / 4 if way.rounds > 1 and "model" in sources else 0), str(way)
