@@ -1,74 +1,21 @@
-"""Tiny random pairs, native, modes `reject` and `block`: sequences follow the target's own law, whatever k and rounds; books hold."""
+"""Tiny random pairs, native, modes `reject` and `block`: the books hold, whatever drafter, k and rounds, and answers repeat.
+
+That sequences follow the target's own law is for test_distribution_native.py.
+"""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from native_laws import logits_after
 from runs import KS, Native, check_books, random_prompt, vocab_for
-from specdec_runtime.decode.effects import Submit
 from specdec_runtime.decode.sampling import Sampling
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "pure"))
-from noise import chi_square, quantile
-
 MODES = ("reject", "block")
-ALLOWED = [7, 40, 111, 260]  # few enough to enumerate what may follow
-LENGTH, NUM = 3, 2500
-WAYS = [  # mode, k, rounds, top-k
-    ("reject", 2, 1, 0),
-    ("reject", 3, 3, 0),
-    ("block", 3, 1, 0),
-    ("block", 2, 2, 0),
-    ("reject", 2, 2, 3),
-    ("block", 3, 1, 3),
-]
-
-
-def logits_after(native: Native, ids: list[int]) -> np.ndarray:
-    """The target's, by the program of one row."""
-    native.run(ids, 1)
-    vocab = native.bundle.plan.target_model.vocab_size
-    reads = [("target.logits", 0, vocab)]
-    batch = Submit("verify", [("target.args", 0, [len(ids) - 1, 1, 0, 0])], ["target.verify_1"], reads)
-    return np.array(native.backend.submit(batch).values[0])
-
-
-def law(native: Native, prompt: list[int], temperature: float, top_k: int) -> np.ndarray:
-    """Of the first LENGTH tokens, as places in ALLOWED; top_k 0: all of them."""
-    found = np.ones([len(ALLOWED)] * LENGTH)
-    for depth in range(LENGTH):
-        for run in np.ndindex(*[len(ALLOWED)] * depth):
-            z = logits_after(native, [*prompt, *(ALLOWED[i] for i in run)])[ALLOWED] / temperature
-            shares = np.exp(z - z.max()) * (z >= np.sort(z)[-top_k])
-            shape = (len(ALLOWED),) + (1,) * (LENGTH - depth - 1)
-            found[run] *= (shares / shares.sum()).reshape(shape)
-    return found.reshape(-1)
-
-
-def test_sequences_follow_the_targets_law(tiny_bundle) -> None:
-    """Thousands of sequences a way; Bonferroni; drafts fall and stand; and the law at another temperature would be seen."""
-    native, prompt, temperature = Native(tiny_bundle(4, 301)), random_prompt(4, 301), 0.7
-    for mode, k, rounds, top_k in WAYS:
-        wanted, other = (law(native, prompt, temperature * factor, top_k) for factor in (1, 1.3))
-        counts, accepted, evaluated = np.zeros(len(wanted)), 0, 0
-        for number in range(NUM):
-            seed = number * 0x9E3779B97F4A7C15 % 2**64
-            sampling = Sampling(temperature, mode, seed=seed, allowed_ids=ALLOWED, top_k=top_k)
-            # a token more than is looked at: the limit leaves the last one no draft
-            result = native.run(prompt, LENGTH + 1, "model", k, rounds=rounds, eos_ids=(), sampling=sampling)
-            places = [ALLOWED.index(token) for token in result["token_ids"][:LENGTH]]
-            counts[np.ravel_multi_index(places, [len(ALLOWED)] * LENGTH)] += 1
-            accepted += result["speculation"]["num_accepted"]
-            evaluated += result["speculation"]["num_evaluated"]
-        assert NUM / 10 < accepted < evaluated - NUM / 10, (mode, k, rounds, top_k)
-        statistic, freedom = chi_square(counts, wanted)
-        assert statistic < quantile(freedom, 0.001 / len(WAYS)), (mode, k, rounds, top_k)
-        assert chi_square(counts, other)[0] > quantile(freedom, 1e-6), "too few to tell"
 
 
 def test_books_and_repetition(tiny_bundle, tiny_seed: int) -> None:
