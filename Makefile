@@ -60,7 +60,7 @@ golden: $(VENV)/.test ## golden ids and the plan example of docs/plan.md (tests/
 test-exact: $(VENV)/.test $(VENV)/.browser $(VENV)/.vulkan ## exactness, CI's subset
 	$(BIN)/pytest -q tests/exact
 
-exact: $(VENV)/.test $(VENV)/.browser $(VENV)/.vulkan ## exactness, the whole matrix (about 10 minutes)
+exact: $(VENV)/.test $(VENV)/.browser $(VENV)/.vulkan ## exactness, the whole matrix (about an hour)
 	$(BIN)/pytest -q tests/exact --all-exact
 
 tiny: $(VENV)/.test ## a few seconds: no browser, no weights
