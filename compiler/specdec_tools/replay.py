@@ -32,6 +32,18 @@ from .native_run import NativeRun, OnEmit, given_fields
 from .schedule_sim import MACHINES, SHAPES, Machine
 
 FORMAT = "specdec-answers"
+ANSWERED = {
+    "prompt_ids",
+    "max_tokens",
+    "temperature",
+    "seed",
+    "mode",
+    "drafter",
+    "k",
+    "rounds",
+    "plain_steps",
+    "schedule",
+}
 DEPTHS = (7, 6, 5)  # drafts a round of the recorded runs
 
 
@@ -58,7 +70,10 @@ class Recording:
     answers: list[Answer]
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps({"format": FORMAT, "version": 1, **asdict(self)}) + "\n", "ascii")
+        """Whole, or not at all."""
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps({"format": FORMAT, "version": 1, **asdict(self)}) + "\n", "ascii")
+        part.replace(path)
 
 
 def read_recording(path: Path) -> Recording:
@@ -69,7 +84,9 @@ def read_recording(path: Path) -> Recording:
             raise ValueError("another format")
         return Recording(**data | {"answers": [Answer(**answer) for answer in data["answers"]]})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ArtifactError(f"no recorded answers: {error}", str(path), "Make it with --record") from None
+        raise ArtifactError(
+            f"no recorded answers: {error}", str(path), "Name a new file: it is made"
+        ) from None
 
 
 def recorded(
@@ -81,6 +98,8 @@ def recorded(
 ) -> Recording:
     """The recording in the file; where there is none, it is made (minutes). ArtifactError for one of another bundle."""
     if not path.exists():
+        if not path.parent.is_dir():
+            raise RequestError("its folder does not exist", str(path), "Make it, or name another file")
         with NativeRun.open(bundle.folder) as native:
             made = record(native, config["prompts"], config["max_tokens"], sampling, told)
         made.write(path)
@@ -147,14 +166,15 @@ class Player:
 
     def submit(self, batch: Submit) -> Readback:
         passes, is_round = self._passes(batch), batch.kind == "round"
-        if batch.kind == "prefill" or batch.kind == "draft":
-            self._ahead_ms += (
-                passes if batch.calls[0].startswith("draft.") else 0.0
-            )  # the prompt costs all runs the same
+        if batch.kind in ("prefill", "draft"):
+            # reading the prompt into the target costs all runs the same
+            self._ahead_ms += passes if batch.calls[0].startswith("draft.") else 0.0
             return Readback([[0] * count for _, _, count in batch.reads], [0.0] * len(batch.calls))
-        inside = self._costs.sync - self._costs.outside + passes + self._ahead_ms
+        inside = self._costs.sync - self._costs.outside + passes
         further = sum(call.startswith("target.") for call in batch.calls) - 1 if is_round else 0
-        self.ms += inside + self._costs.outside * (1 + AGAIN * further)
+        self.ms += inside + self._ahead_ms + self._costs.outside * (1 + AGAIN * further)
+        if self._costs.chunks_in_ms:
+            inside += self._ahead_ms
         self._ahead_ms = 0.0
         ms = [0.0] * (len(batch.calls) - 1) + [inside]
         return Readback(self._rounds(batch) if is_round else self._rows(batch), ms)
@@ -200,9 +220,8 @@ class Player:
             start = self._at
             stood = 0
             stands = self._answer.stands[start : start + rows - 1]
-            drafts += (
-                [0, 1] if drafts else []
-            )  # the row of a known token lies between the drafts of two rounds
+            # the row of a known token lies between the drafts of two rounds
+            drafts += [0, 1] if drafts else []
             for place in range(rows - 1):
                 right = place < len(stands) and stands[place]
                 stood += right and stood == place
@@ -238,12 +257,11 @@ class ReplayRun:
 
     def generate(self, request: dict[str, Any], on_emit: OnEmit = lambda emit: None) -> dict[str, Any]:
         """As NativeRun.generate, for a recorded prompt; `timing_ms` is the machine's."""
-        asked, answer = given_fields(request), self._answer_to(request)
-        steps = min(request.get("plain_steps", self._machine.steps), self._machine.steps)
-        rounds = min(request.get("rounds", self._machine.rounds), self._machine.rounds)
-        fields = {
-            key: value for key, value in asked.items() if key in ("temperature", "seed", "k", "max_tokens")
-        }
+        given = {name: value for name, value in request.items() if value is not None}
+        asked, answer = given_fields(given), self._answer_to(given)
+        steps = min(given.get("plain_steps", self._machine.steps), self._machine.steps)
+        rounds = min(given.get("rounds", self._machine.rounds), self._machine.rounds)
+        fields = {name: asked[name] for name in ("temperature", "seed", "k", "max_tokens") if name in asked}
         parsed = read_request(fields | {"prompt_ids": answer.prompt_ids}, steps, rounds)
         drafter = make_drafter(asked["drafter"], self._plan)
         schedule = self.schedules.make(asked["schedule"], parsed.k, parsed.sampling.draws)
@@ -274,6 +292,12 @@ class ReplayRun:
         if temperature != recording.temperature or (temperature and seed != recording.seed):
             asked = f"temperature {recording.temperature:g}, seed {recording.seed}"
             raise RequestError(f"the answers were recorded at {asked}", "--answers", "Ask for the same")
+        if unknown := sorted(set(request) - ANSWERED):
+            message = f"recorded answers say nothing of {', '.join(unknown)}"
+            raise RequestError(message, unknown[0], "Leave it out")
+        if request.get("schedule") == "confidence":
+            message = "how sure the draft was is not recorded"
+            raise RequestError(message, "schedule", "Use another schedule")
         if request.get("mode", "coupled") != "coupled":
             raise RequestError("only coupled answers are the plain ones", "--modes", "Leave it out")
         if request["max_tokens"] > max(len(answer.ids), recording.max_tokens):

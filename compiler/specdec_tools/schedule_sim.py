@@ -44,7 +44,7 @@ def _machine(
 def _gpu_measured(sync: float, verify: Sequence[float], draft: Sequence[float]) -> Machine:
     """Wall times of submits on an H200 (docs/performance.md): 0.4 ms of S are the host's."""
     made = _machine(sync, verify, draft, steps=8, rounds=8)
-    return replace(made, costs=replace(made.costs, accept=0.05, outside=0.4))
+    return replace(made, costs=replace(made.costs, accept=0.05, outside=0.4, chunks_in_ms=True))
 
 
 MACHINES = {
@@ -72,9 +72,6 @@ class World:
     strata: tuple[tuple[int, float, float, float], ...]
     seed: int = 0
     policy: Policy = DEFAULT
-    max_tokens: int | None = (
-        None  # None: as many as there are. More: the answer ends before, and nobody knows where
-    )
 
     @property
     def num_tokens(self) -> int:
@@ -156,7 +153,8 @@ def simulate(
         rounds, end = _rounds(text, at, choice)
         ms = drift(at) * costs.time(choice)
         read_ms = drift(at) * costs.reading(lag) if choice.source == MODEL else 0.0
-        schedule.observe(Done(choice, end - at, rounds, ms - drift(at) * costs.host(choice), lag))
+        known_ms = ms - drift(at) * costs.host(choice) + (read_ms if machine.costs.chunks_in_ms else 0.0)
+        schedule.observe(Done(choice, end - at, rounds, known_ms, lag))
         trace.ms += ms + read_ms
         trace.cycles.append((at, choice, ms + read_ms))
         lag = 1 if choice.source == MODEL else lag + end - at

@@ -109,6 +109,22 @@ def test_times_are_sums_of_costs(tiny_bundle, folder):
     assert ms(5, drafter="model", k=3, rounds=2) == pytest.approx(read + one + further)
 
 
+def test_costs_stay_as_given(tiny_bundle, folder):
+    """What a submit is said to take is what the costs say, with the draft's reading of the prompt in it."""
+    bundle = open_bundle(tiny_bundle(0, 301))
+    config = matrix(bundle, folder, {})
+    with NativeRun.open(bundle.folder) as native:
+        recording = record(native, config["prompts"][:1], TOKENS, {})
+    answer = recording.answers[0]
+    long = replace(answer, prompt_ids=answer.prompt_ids * 6, stands=[True] * TOKENS)
+    for machine in (MACHINE, "wasm", "gpu, 4 rounds"):
+        run = ReplayRun(bundle, replace(recording, answers=[long]), machine)
+        asked = {"prompt_ids": long.prompt_ids, "max_tokens": TOKENS, "drafter": "model", "k": 7}
+        told_of = run.generate(asked | {"schedule": "break_even"})["speculation"]["schedule"]["costs"]
+        given = MACHINES[machine].costs.json()
+        assert {**told_of, "how": ""} == {**given, "how": ""}, machine
+
+
 def test_what_was_not_recorded_is_refused(tiny_bundle, folder, tmp_path):
     bundle = open_bundle(tiny_bundle(0, 301))
     config, path = matrix(bundle, folder, {}), tmp_path / "answers.json"
@@ -119,10 +135,16 @@ def test_what_was_not_recorded_is_refused(tiny_bundle, folder, tmp_path):
         ({"temperature": 0.5}, "--answers"),
         ({"max_tokens": 400}, "--max-tokens"),
         ({"mode": "reject"}, "--modes"),
+        ({"top_p": 0.5}, "top_p"),
+        ({"stop": ["x"]}, "stop"),
+        ({"schedule": "confidence", "drafter": "model"}, "schedule"),
     ):
         with pytest.raises(RequestError) as caught:
             run.generate(asked | wrong)
         assert caught.value.where == where
+    assert run.generate(asked | {"plain_steps": None, "rounds": None})["token_ids"], "None is as if left out"
+    with pytest.raises(RequestError, match="folder"):
+        recorded(tmp_path / "none" / "answers.json", bundle, config, {}, told)
     with pytest.raises(ArtifactError, match="another bundle"):
         recorded(path, open_bundle(tiny_bundle(1, 301)), config, {}, told)
     for text in ("", "[]", '{"format": "specdec-answers", "version": 2}', path.read_text("ascii")[:-9]):

@@ -1,4 +1,4 @@
-// Kernels to pipelines, programs to lists of dispatches: everything WebGPU needs made once, before the first token.
+// Kernels to pipelines, programs to lists of dispatches: everything WebGPU needs, made once.
 //
 // Does not know: buffers' contents, submits, when a program is needed. Invariants: pipelines are compiled asynchronously and together; a WGSL
 // error names the kernel and the line; a pipeline is made once, a bind group once for each (kernel, tensors) pair.
@@ -92,16 +92,19 @@ export class Programs {
   }
 
   /**
-   * Whether the WGSL of every kernel is valid, without making a pipeline of it. ArtifactError names what is not.
+   * Whether the WGSL of every kernel is valid and its dispatches are allowed, without making a pipeline. ArtifactError names what is not.
    * @param {(done: number, total: number) => void} onProgress
    */
   async check(onProgress) {
-    const { kernels } = this.target;
+    const { kernels, programs } = this.target;
+    for (const { dispatches } of programs) {
+      for (const { kernel, tensors } of dispatches) checkAliasing(this.target, kernels[kernel], tensors);
+    }
     for (const [at, kernel] of kernels.entries()) {
       this.watched.device.pushErrorScope("validation");
       const shader = this.shaderOf(kernel);
       const error = await this.watched.answer(this.watched.device.popErrorScope(), COMPILE_MS, "kernel check");
-      if (error) await compileFailed(kernel, shader, error);
+      if (error) await this.watched.answer(compileFailed(kernel, shader, new Error(error.message)), COMPILE_MS, "kernel check");
       onProgress(at + 1, kernels.length);
     }
   }
@@ -118,6 +121,7 @@ export class Programs {
     const compileOne = async (/** @type {number} */ index) => {
       const compiled = this.kernels.get(index) ?? this.compile(this.target.kernels[index]);
       this.kernels.set(index, compiled);
+      compiled.catch(() => this.kernels.delete(index)); // what failed once may be tried again
       const made = await compiled;
       onProgress(++done, needed.length);
       return /** @type {[number, Compiled]} */ ([index, made]);

@@ -104,8 +104,8 @@ class BreakEven:
             return Choice()
         kinds = self._kinds(view)
         choice = self._best(view, plain, kinds) or self._try(view, kinds) or plain.choice
-        if choice.source is not None and self._unseen >= BASELINE and self._may_step_once():
-            self._trial, choice = None, Choice()
+        if choice.source is not None and self._unseen >= BASELINE:
+            self._trial, choice = None, Choice() if self._may_step_once() else plain.choice
         if choice.source is not None:
             self._last = choice
         return choice
@@ -221,7 +221,7 @@ class BreakEven:
             worth *= (1 - STALE * further / 2) * (1 + STICKY * (action.choice == self._last))
             if worth > most:
                 best, most = action, worth
-        if best is None:  # the allowance is spent: from now on trials show whether better text comes
+        if best is None:  # the allowance does not cover it: from now on trials show whether better text comes
             source.on, source.wait = False, FIRST_WAIT
             return None
         gained = (1 / rate - best.ms / best.tokens) * min(view.remaining, HORIZON)
