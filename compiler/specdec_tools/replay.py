@@ -20,7 +20,7 @@ from specdec_runtime import drive
 from specdec_runtime.bundle import Bundle
 from specdec_runtime.decode.effects import Effect, Emit, Readback, Submit
 from specdec_runtime.decode.options import read_request
-from specdec_runtime.decode.programs import ANY
+from specdec_runtime.decode.programs import ANY, is_pass
 from specdec_runtime.decode.round import decode
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import ArtifactError, ContractError, RequestError
@@ -120,7 +120,7 @@ def record(
     answers = []
     for number, prompt in enumerate(prompts):
         asked = {"prompt_ids": prompt["prompt_ids"], "max_tokens": max_tokens, **sampling}
-        ids, stands = _recorded(native, asked)
+        ids, stands = _answer_of(native, asked)
         answers.append(Answer(prompt["id"], prompt["stratum"], prompt["prompt_ids"], ids, stands))
         told(number + 1, len(prompts))
     plan, temperature = native.plan, sampling.get("temperature", 0.0)
@@ -128,7 +128,7 @@ def record(
     return Recording(plan.name, plan.ids.weights, temperature, seed, max_tokens, answers)
 
 
-def _recorded(native: NativeRun, asked: dict[str, Any]) -> tuple[list[int], list[bool]]:
+def _answer_of(native: NativeRun, asked: dict[str, Any]) -> tuple[list[int], list[bool]]:
     """An answer, and what of it stands.
 
     The token that comes free after a round in which all drafts stood is not judged in that run: rounds of another depth end
@@ -165,25 +165,22 @@ class Player:
         self.ms = 0.0  # wall time of all that decoding waited for, the host's work with it
 
     def submit(self, batch: Submit) -> Readback:
-        passes, is_round = self._passes(batch), batch.kind == "round"
+        passes = sum(map(self._call_ms, batch.calls))
         if batch.kind in ("prefill", "draft"):
             # reading the prompt into the target costs all runs the same
             self._ahead_ms += passes if batch.calls[0].startswith("draft.") else 0.0
             return Readback([[0] * count for _, _, count in batch.reads], [0.0] * len(batch.calls))
         inside = self._costs.sync - self._costs.outside + passes
-        further = sum(call.startswith("target.") for call in batch.calls) - 1 if is_round else 0
-        self.ms += inside + self._ahead_ms + self._costs.outside * (1 + AGAIN * further)
+        rounds = sum(map(is_pass, batch.calls)) if batch.kind == "round" else 0
+        self.ms += inside + self._ahead_ms + self._costs.outside * (1 + AGAIN * max(0, rounds - 1))
         if self._costs.chunks_in_ms:
             inside += self._ahead_ms
         self._ahead_ms = 0.0
         ms = [0.0] * (len(batch.calls) - 1) + [inside]
-        return Readback(self._rounds(batch) if is_round else self._rows(batch), ms)
+        return Readback(self._rounds(batch, rounds) if rounds else self._rows(batch), ms)
 
     def close(self) -> None:
         pass
-
-    def _passes(self, batch: Submit) -> float:
-        return sum(map(self._call_ms, batch.calls))
 
     def _call_ms(self, call: str) -> float:
         costs, (role, name) = self._costs, call.split(".")
@@ -209,9 +206,8 @@ class Player:
         self._at += right + 1 if drafted else rows
         return [[number for token in said for number in (token, 1)]]
 
-    def _rounds(self, batch: Submit) -> list[list[int]]:
+    def _rounds(self, batch: Submit, rounds: int) -> list[list[int]]:
         """Rounds of the draft model: its drafts, the target's rows, and where the last round began."""
-        rounds = sum(call.startswith("target.") for call in batch.calls)
         rows = batch.reads[1][2] // 2 // rounds
         drafts: list[int] = []
         said: list[int] = []
