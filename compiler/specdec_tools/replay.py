@@ -24,7 +24,7 @@ from specdec_runtime.decode.programs import ANY, is_pass
 from specdec_runtime.decode.round import decode
 from specdec_runtime.drafters.registry import make_drafter
 from specdec_runtime.faults import ArtifactError, ContractError, RequestError
-from specdec_runtime.schedule.costs import AGAIN, Costs
+from specdec_runtime.schedule.costs import Costs
 from specdec_runtime.schedule.policy import FILE as POLICY_FILE
 from specdec_runtime.schedule.registry import open_schedules
 
@@ -172,7 +172,7 @@ class Player:
             return Readback([[0] * count for _, _, count in batch.reads], [0.0] * len(batch.calls))
         inside = self._costs.sync - self._costs.outside + passes
         rounds = sum(map(is_pass, batch.calls)) if batch.kind == "round" else 0
-        self.ms += inside + self._ahead_ms + self._costs.outside * (1 + AGAIN * max(0, rounds - 1))
+        self.ms += inside + self._ahead_ms + self._costs.host(rounds or 1)
         if self._costs.chunks_in_ms:
             inside += self._ahead_ms
         self._ahead_ms = 0.0

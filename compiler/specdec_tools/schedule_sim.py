@@ -153,7 +153,11 @@ def simulate(
         rounds, end = _rounds(text, at, choice)
         ms = drift(at) * costs.time(choice)
         read_ms = drift(at) * costs.reading(lag) if choice.source == MODEL else 0.0
-        known_ms = ms - drift(at) * costs.host(choice) + (read_ms if machine.costs.chunks_in_ms else 0.0)
+        known_ms = (
+            ms
+            - drift(at) * machine.costs.host(choice.rounds)
+            + (read_ms if machine.costs.chunks_in_ms else 0.0)
+        )
         schedule.observe(Done(choice, end - at, rounds, known_ms, lag))
         trace.ms += ms + read_ms
         trace.cycles.append((at, choice, ms + read_ms))

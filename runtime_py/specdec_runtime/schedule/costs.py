@@ -43,6 +43,10 @@ class Costs:
         """A verify pass of so many rows."""
         return self.verify[min(width for width in self.verify if width >= num_rows)]
 
+    def host(self, rounds: int) -> float:
+        """The part of a submit of so many rounds that Readback.ms does not contain."""
+        return self.outside * (1 + AGAIN * (rounds - 1))
+
     def through(self, programs: Programs, model: Model) -> Costs:
         """The costs where a device's self-test leaves other programs for the rows."""
         return replace(self, verify={rows: self.rows(programs.width(model, rows)) for rows in self.verify})
@@ -109,10 +113,6 @@ class LiveCosts:
         passes = rounds * (k * self._step + verify) + (rounds - 1) * (self._accept + self._again)
         return self.sync + passes + (self.reading(lag) if lag > 2 else 0.0)
 
-    def host(self, choice: Choice) -> float:
-        """The part of it that Readback.ms does not contain."""
-        return self._first.outside + (choice.rounds - 1) * self._again
-
     def reading(self, lag: int) -> float:
         """Chunks that end at multiples of the prefill's width, until two tokens or fewer are left."""
         return -(-max(0, lag - 2) // self._first.draft_chunk) * self._read
@@ -122,7 +122,7 @@ class LiveCosts:
         if not (math.isfinite(ms) and ms > 0):
             return
         chunks = self.reading(lag) if choice.source == MODEL and self._first.chunks_in_ms else 0.0
-        expected = max(self.time(choice) + chunks - self.host(choice), 1e-6)
+        expected = max(self.time(choice) + chunks - self._first.host(choice.rounds), 1e-6)
         ratio = min(OUTLIER, max(1 / OUTLIER, ms / expected))
         rest = 1 - chunks / expected  # the more of it chunks took, the less it says of all else
         own, other = 1 + pull * rest * (ratio - 1), 1 + PULL_ALL * rest * (ratio - 1)
